@@ -1,0 +1,224 @@
+"""What enters the cell: commands (imperative) and facts (past tense), the items of the INBOX.
+
+An inbox message is a batch of items (LOG-7). Every item is a tagged struct; the tag is its name on the wire and never
+changes meaning. The core decides each item into transitions or a `CommandRefused`.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from muster.core.model import (
+    Amounts,
+    GroupPlacement,
+    JobSpec,
+    NodeSpec,
+    Pairs,
+    QueueSpec,
+    Zone,
+)
+
+
+class Item(Struct, array_like=True, frozen=True, tag_field="kind"):
+    """Base of everything in the inbox."""
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+class SubmitJob(Item, tag="SubmitJob"):
+    """One job of a SubmitJobs request. Idempotent by (namespace, request_id, digest), LOG-11."""
+
+    spec: JobSpec
+
+
+class CancelJob(Item, tag="CancelJob"):
+    job: str
+    actor: str = ""
+    reason: str = ""
+    request_id: str = ""
+
+
+class UpsertQueue(Item, tag="UpsertQueue"):
+    """Create (expected_revision 0) or change a queue. `path` names it; `spec.id`, `.parent`, `.revision` are ignored."""
+
+    path: str
+    spec: QueueSpec
+    expected_revision: int = -1  # 0: must not exist; -1: whatever; else must match
+    request_id: str = ""
+
+
+class DeleteQueue(Item, tag="DeleteQueue"):
+    path: str
+    expected_revision: int = -1
+    request_id: str = ""
+
+
+class CordonNode(Item, tag="CordonNode"):
+    """Reserved: refused with UNIMPLEMENTED until its rule is built. So are all below it."""
+
+    cluster: str
+    node: str
+    cordoned: bool = True
+    request_id: str = ""
+
+
+class UpdateJob(Item, tag="UpdateJob"):
+    job: str
+    mask: tuple[str, ...] = ()
+    spec: JobSpec | None = None
+    expected_revision: int = -1
+    request_id: str = ""
+
+
+class SuspendJob(Item, tag="SuspendJob"):
+    job: str
+    request_id: str = ""
+
+
+class ResumeJob(Item, tag="ResumeJob"):
+    job: str
+    request_id: str = ""
+
+
+class RequeueJob(Item, tag="RequeueJob"):
+    job: str
+    request_id: str = ""
+
+
+class ReportCheckpoint(Item, tag="ReportCheckpoint"):
+    job: str
+    epoch: int = 0
+    at_ms: int = 0
+    request_id: str = ""
+
+
+class UpsertPriorityClass(Item, tag="UpsertPriorityClass"):
+    name: str
+    value: int = 0
+    labels: Pairs = ()
+    request_id: str = ""
+
+
+class UpsertReservation(Item, tag="UpsertReservation"):
+    name: str
+    request_id: str = ""
+
+
+class DeleteReservation(Item, tag="DeleteReservation"):
+    name: str
+    request_id: str = ""
+
+
+# --- facts ----------------------------------------------------------------------------------------------------------
+
+
+class NodesReported(Item, tag="NodesReported"):
+    """Nodes of a cluster as its API server lists them. `complete`: this message ends the first full list, and any
+    node of the cluster that no report named since `first` was set is gone (a relist)."""
+
+    cluster: str
+    nodes: tuple[NodeSpec, ...] = ()
+    removed: tuple[str, ...] = ()
+    first: bool = False  # this message starts a full list
+    complete: bool = False
+
+
+class NodeTopologyReported(Item, tag="NodeTopologyReported"):
+    """Zones and devices of one node as its kubelet's pod-resources API shows them."""
+
+    cluster: str
+    node: str
+    zones: tuple[Zone, ...] = ()
+    device_resource: str = ""
+    devices: int = 0
+
+
+class PodFact(Struct, array_like=True, frozen=True, gc=False):
+    """What the cluster shows of one pod (LOG-15)."""
+
+    job: str
+    epoch: int
+    pod: int
+    phase: int
+    attempt: int = 0
+    uid: str = ""
+    exit_code: int = 0
+    reason: str = ""
+
+
+class PodsObserved(Item, tag="PodsObserved"):
+    cluster: str
+    pods: tuple[PodFact, ...]
+
+
+class PlacementRejected(Item, tag="PlacementRejected"):
+    """The cluster will not have this placement (API server said no for good, or the kubelet refused admission)."""
+
+    cluster: str
+    job: str
+    epoch: int
+    pod: int
+    code: str = ""
+    message: str = ""
+
+
+class Entitlement(Struct, array_like=True, frozen=True):
+    queue: str  # id
+    amounts: Amounts
+
+
+class EntitlementsComputed(Item, tag="EntitlementsComputed"):
+    """Only changed values; `ledger_seq` is the state they were computed from."""
+
+    ledger_seq: int
+    entitlements: tuple[Entitlement, ...]
+
+
+class PreemptionPlanned(Item, tag="PreemptionPlanned"):
+    """A plan for a job that is entitled but does not fit: who leaves and where the job goes then (P3)."""
+
+    job: str
+    request: int  # the PreemptionRequested it answers
+    victims: tuple[tuple[str, int], ...] = ()  # (job, epoch); empty: no plan exists
+    placement: tuple[GroupPlacement, ...] = ()
+    ledger_seq: int = 0
+
+
+AnyItem = (
+    SubmitJob
+    | CancelJob
+    | UpsertQueue
+    | DeleteQueue
+    | CordonNode
+    | UpdateJob
+    | SuspendJob
+    | ResumeJob
+    | RequeueJob
+    | ReportCheckpoint
+    | UpsertPriorityClass
+    | UpsertReservation
+    | DeleteReservation
+    | NodesReported
+    | NodeTopologyReported
+    | PodsObserved
+    | PlacementRejected
+    | EntitlementsComputed
+    | PreemptionPlanned
+)
+
+FACTS = (
+    NodesReported,
+    NodeTopologyReported,
+    PodsObserved,
+    PlacementRejected,
+    EntitlementsComputed,
+    PreemptionPlanned,
+)
+
+
+class InboxMessage(Struct, array_like=True, frozen=True):
+    """What one message of the INBOX holds."""
+
+    version: int
+    items: tuple[AnyItem, ...]

@@ -1,0 +1,28 @@
+"""Every limit of the core has a name here (style rule 10). Units last."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TRANSACTION_BYTES_MAX: Final = 768 * 1024  # LOG-8; the estimate of transitions.estimated_bytes is compared with it
+JOB_BYTES_MAX: Final = 256 * 1024  # LOG-8, encoded SubmitJob
+GANG_PODS_MAX: Final = 40_000  # LOG-8: one gang fits one transaction with room to spare
+TASK_GROUPS_MAX: Final = 64
+DEVICES_PER_NODE_MAX: Final = 16
+REQUEST_IDS_MAX: Final = 2_000_000  # LOG-11
+REQUEST_ID_TTL_MS: Final = 7 * 24 * 3600 * 1000  # LOG-11
+FINISHED_TTL_MS: Final = 3600 * 1000  # LOG-16
+FINISHED_JOBS_MAX: Final = 200_000  # LOG-16
+ATTEMPTS_KEPT_MAX: Final = 8  # per job; older attempts are in the event stream
+QUEUES_MAX: Final = 10_000
+QUEUE_DEPTH_MAX: Final = 16
+NAME_CHARS_MAX: Final = 63
+LABELS_MAX: Final = 64
+START_TIMEOUT_MS: Final = 10 * 60 * 1000  # rule L3
+BACKOFF_FIRST_MS: Final = 60 * 1000  # rule P5
+BACKOFF_MAX_MS: Final = 3600 * 1000  # rule P5
+HOLD_TTL_MS: Final = 5 * 60 * 1000  # rule P5
+PREEMPTIONS_REQUESTED_MAX: Final = 64  # outstanding PreemptionRequested per cell
+REFUSALS_REMEMBERED_MAX: Final = 10_000  # for wait=DECIDED
+MEMORY_BYTES_MAX: Final = 1 << 50
+AMOUNT_MAX: Final = 1 << 50  # keeps every sum of GANG_PODS_MAX amounts below 2**63 in int64 arithmetic after clamping

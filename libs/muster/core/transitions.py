@@ -1,0 +1,332 @@
+"""What happened: the transitions of the LEDGER. State is the fold of these, nothing else.
+
+One ledger message is one transaction: a header and a list of transitions, all or nothing (LOG-1). `estimated_bytes`
+bounds the encoded size so that `decide` can close a transaction in time (LOG-8).
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from muster.core.commands import Entitlement
+from muster.core.model import (
+    GroupPlacement,
+    InboxPosition,
+    JobSpec,
+    NodeSpec,
+    PodChange,
+    QueueSpec,
+    Zone,
+)
+
+LEDGER_VERSION = 1
+
+
+class Transition(Struct, array_like=True, frozen=True, tag_field="kind"):
+    """Base of everything in the ledger."""
+
+
+# --- the cell -------------------------------------------------------------------------------------------------------
+
+
+class LeaderElected(Transition, tag="LeaderElected"):
+    """Starts a term (LOG-5)."""
+
+    epoch: int
+    leader: str
+
+
+class InboxItemQuarantined(Transition, tag="InboxItemQuarantined"):
+    position: InboxPosition
+    reason: str
+
+
+class CommandRefused(Transition, tag="CommandRefused"):
+    """A command broke a rule (LOG-9). `subject` is the job id or queue path it was about."""
+
+    position: InboxPosition
+    command: str
+    subject: str
+    request_id: str
+    code: str
+    field: str
+    message: str
+    rule: str = ""
+
+
+class CyclePaused(Transition, tag="CyclePaused"):
+    """The scheduling cycle ran out of work units; it goes on after this order key. None: the cycle ended."""
+
+    after: tuple[int, int, str] | None = None
+
+
+# --- nodes ----------------------------------------------------------------------------------------------------------
+
+
+class NodeUpserted(Transition, tag="NodeUpserted"):
+    index: int
+    spec: NodeSpec
+
+
+class NodeRemoved(Transition, tag="NodeRemoved"):
+    index: int
+
+
+class NodeZonesUpdated(Transition, tag="NodeZonesUpdated"):
+    index: int
+    zones: tuple[Zone, ...]
+
+
+class ClusterListStarted(Transition, tag="ClusterListStarted"):
+    """A full list of a cluster's nodes begins: nodes not named until it is complete are gone."""
+
+    cluster: str
+
+
+class ClusterSynced(Transition, tag="ClusterSynced"):
+    """A complete report of the cluster's nodes was applied (rule Q2)."""
+
+    cluster: str
+
+
+# --- queues ---------------------------------------------------------------------------------------------------------
+
+
+class QueueUpserted(Transition, tag="QueueUpserted"):
+    spec: QueueSpec
+
+
+class QueueRemoved(Transition, tag="QueueRemoved"):
+    queue: str
+
+
+class EntitlementsSet(Transition, tag="EntitlementsSet"):
+    entitlements: tuple[Entitlement, ...]
+    ledger_seq: int
+
+
+# --- jobs -----------------------------------------------------------------------------------------------------------
+
+
+class JobQueued(Transition, tag="JobQueued"):
+    spec: JobSpec
+    queue: str  # id
+    position: InboxPosition
+
+
+class JobPlaced(Transition, tag="JobPlaced"):
+    """The gang has its nodes; quota is charged from here on (rule Q3)."""
+
+    job: str
+    epoch: int
+    groups: tuple[GroupPlacement, ...]
+
+
+class PodsChanged(Transition, tag="PodsChanged"):
+    job: str
+    epoch: int
+    pods: tuple[PodChange, ...]
+
+
+class JobStarting(Transition, tag="JobStarting"):
+    """The first pod exists in the cluster."""
+
+    job: str
+    epoch: int
+
+
+class JobRunning(Transition, tag="JobRunning"):
+    """Every group has its minimum running (or already succeeded)."""
+
+    job: str
+    epoch: int
+
+
+class JobStopping(Transition, tag="JobStopping"):
+    """Deletion of the pods is asked for; quota stays charged until they are gone (rule L5). `next` is the state the
+    job goes to then: Queued, Failed, Cancelled or Succeeded."""
+
+    job: str
+    epoch: int
+    next: str
+    reason: str
+    message: str = ""
+    not_before_ms: int = 0  # backoff when next is Queued
+
+
+class JobPreempted(Transition, tag="JobPreempted"):
+    """As JobStopping with next Queued, and who took its place (rules P3, P5)."""
+
+    job: str
+    epoch: int
+    by: str
+    not_before_ms: int
+
+
+class JobRequeued(Transition, tag="JobRequeued"):
+    """All pods are gone; it waits again with its original submit time."""
+
+    job: str
+    reason: str
+    not_before_ms: int = 0
+
+
+class JobSucceeded(Transition, tag="JobSucceeded"):
+    job: str
+    epoch: int
+
+
+class JobFailed(Transition, tag="JobFailed"):
+    job: str
+    reason: str
+    message: str = ""
+    exit_code: int = 0
+
+
+class JobCancelled(Transition, tag="JobCancelled"):
+    job: str
+    reason: str
+    message: str = ""
+
+
+class JobForgotten(Transition, tag="JobForgotten"):
+    """A finished job leaves the state (LOG-16)."""
+
+    job: str
+
+
+class RequestIdsDropped(Transition, tag="RequestIdsDropped"):
+    """The oldest `count` remembered request ids are forgotten (LOG-11)."""
+
+    count: int
+
+
+# --- preemption -----------------------------------------------------------------------------------------------------
+
+
+class PreemptionRequested(Transition, tag="PreemptionRequested"):
+    """This job may preempt and does not fit: preemptors, look for victims. `request` counts per cell."""
+
+    job: str
+    request: int
+
+
+class HoldMade(Transition, tag="HoldMade"):
+    """What the victims free is kept for this job until it is placed or the hold expires (rule P5)."""
+
+    job: str
+    placement: tuple[GroupPlacement, ...]
+    victims: tuple[tuple[str, int], ...]
+    expires_ms: int
+
+
+class HoldReleased(Transition, tag="HoldReleased"):
+    job: str
+    reason: str
+
+
+class PreemptionAnswered(Transition, tag="PreemptionAnswered"):
+    """A request was answered without effect (no plan, or the plan no longer holds, P6)."""
+
+    job: str
+    request: int
+    reason: str
+    retry_after_ms: int
+
+
+AnyTransition = (
+    LeaderElected
+    | InboxItemQuarantined
+    | CommandRefused
+    | CyclePaused
+    | NodeUpserted
+    | NodeRemoved
+    | NodeZonesUpdated
+    | ClusterListStarted
+    | ClusterSynced
+    | QueueUpserted
+    | QueueRemoved
+    | EntitlementsSet
+    | JobQueued
+    | JobPlaced
+    | PodsChanged
+    | JobStarting
+    | JobRunning
+    | JobStopping
+    | JobPreempted
+    | JobRequeued
+    | JobSucceeded
+    | JobFailed
+    | JobCancelled
+    | JobForgotten
+    | RequestIdsDropped
+    | PreemptionRequested
+    | HoldMade
+    | HoldReleased
+    | PreemptionAnswered
+)
+
+
+class Header(Struct, array_like=True, frozen=True):
+    """What makes a transaction replayable (LOG-1)."""
+
+    version: int
+    id: str  # "<epoch>-<n>", n counts transactions of the term
+    prev: int  # ledger sequence this builds on
+    epoch: int
+    now_ms: int
+    inbox_from: InboxPosition  # first item not yet consumed before this transaction
+    inbox_to: InboxPosition  # first item not yet consumed after it
+    work_limit: int
+    work_spent: int
+    policy: int = 1
+
+
+class Transaction(Struct, array_like=True, frozen=True):
+    header: Header
+    transitions: tuple[AnyTransition, ...]
+
+
+def estimated_bytes(transition: Transition) -> int:
+    """An upper bound of the encoded size, cheap enough for every transition (LOG-8)."""
+    if isinstance(transition, JobQueued):
+        return spec_bytes(transition.spec) + 128
+    if isinstance(transition, (JobPlaced, HoldMade)):
+        groups = transition.groups if isinstance(transition, JobPlaced) else transition.placement
+        return (
+            160
+            + sum(32 + 12 * len(g.runs) + len(g.devices) for g in groups)
+            + (48 * len(transition.victims) if isinstance(transition, HoldMade) else 0)
+        )
+    if isinstance(transition, PodsChanged):
+        return 64 + sum(24 + len(p.reason) for p in transition.pods)
+    if isinstance(transition, NodeUpserted):
+        s = transition.spec
+        pairs = sum(len(k) + len(v) + 8 for k, v in s.labels)
+        return (
+            256
+            + len(s.name)
+            + len(s.cluster)
+            + pairs
+            + 64 * (len(s.allocatable) + len(s.used_by_others) + len(s.taints))
+        )
+    if isinstance(transition, NodeZonesUpdated):
+        return 64 + sum(64 + 64 * (len(z.allocatable) + len(z.used)) + 3 * len(z.devices) for z in transition.zones)
+    if isinstance(transition, QueueUpserted):
+        q = transition.spec
+        return 512 + 64 * (len(q.guaranteed) + len(q.limit) + len(q.lending_limit) + 2 * len(q.labels))
+    if isinstance(transition, EntitlementsSet):
+        return 64 + sum(64 + 64 * len(e.amounts) for e in transition.entitlements)
+    return 512 + len(getattr(transition, "message", ""))
+
+
+def spec_bytes(spec: JobSpec) -> int:
+    """Upper bound of the encoded size of a job spec."""
+    text = sum(len(k) + len(v) + 10 for k, v in spec.labels) + sum(len(k) + len(v) + 10 for k, v in spec.annotations)
+    groups = 0
+    for t in spec.tasks:
+        groups += 64 + len(t.name) + len(t.template) + 24 * len(t.requests)
+        groups += sum(len(r) for r, _ in t.requests) + sum(len(k) + len(v) + 10 for k, v in t.node_selector)
+        groups += sum(24 + len(r.key) + sum(len(v) + 5 for v in r.values) for term in t.affinity for r in term)
+        groups += sum(40 + len(x.key) + len(x.value) for x in t.tolerations)
+    return 320 + len(spec.name) + len(spec.queue) + len(spec.namespace) + 4 * (text + groups) // 3
