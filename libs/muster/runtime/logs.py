@@ -44,10 +44,12 @@ def configure(
         add_trace_ids,
     ]
     if form == "json":
-        shared.append(structlog.processors.dict_tracebacks)
+        # Never the local variables: they may hold the whole state of a cell.
+        as_dict = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        shared.append(structlog.processors.ExceptionRenderer(as_dict))
         render: structlog.types.Processor = structlog.processors.JSONRenderer(serializer=_to_json)
     else:
-        render = structlog.dev.ConsoleRenderer(colors=out.isatty())
+        render = structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(
         processors=[*shared, render],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
@@ -57,7 +59,7 @@ def configure(
     handler = logging.StreamHandler(out)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[*shared[:2], structlog.stdlib.add_logger_name, *shared[2:]],
+            foreign_pre_chain=[*shared[:2], add_module, *shared[2:]],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, render],
         )
     )
@@ -69,8 +71,14 @@ def configure(
 
 
 def get_logger(name: str) -> Any:
-    """A logger whose events carry `logger=<name>`; usable before `configure`."""
-    return structlog.get_logger(logger=name.removeprefix("muster."))
+    """A logger whose events carry `module=<name>`; may be taken before `configure`."""
+    return structlog.get_logger(module=name.removeprefix("muster."))
+
+
+def add_module(_logger: Any, _method: str, event: Event) -> Event:
+    """Lines that came through `logging` say which library they are from."""
+    event["module"] = event["_record"].name
+    return event
 
 
 def add_trace_ids(_logger: Any, _method: str, event: Event) -> Event:
