@@ -1,0 +1,158 @@
+"""List, then watch, then list again when it must: the informer of Muster.
+
+`Informer.run` lists all objects of a resource in pages and hands the full set to the handler, then follows the watch
+from the list's resource version and hands over each batch of changes, in order. A watch that ends or breaks is resumed
+from the last version seen (bookmarks move it while nothing changes); `Gone` (410) leads back to the list. A watch on
+which nothing arrives for `silence_s`, not even a bookmark, is dropped and resumed: connections die without a word.
+The handler is called synchronously and must not block; both calls come from one task, so it needs no locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Generic, Protocol, TypeVar
+
+from muster.runtime import kube
+from muster.runtime.kube_objects import Resource, WatchEvent
+from muster.runtime.ports import Clock
+
+T = TypeVar("T")
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Handler(Protocol[T_contra]):
+    """Receives what a cluster holds."""
+
+    def listed(self, objects: Sequence[T_contra]) -> None:
+        """Everything there is now; what is not in it is gone."""
+
+    def changed(self, events: Sequence[WatchEvent[Any]]) -> None:
+        """ADDED, MODIFIED and DELETED, in the order of the server. Bookmarks are not handed on."""
+
+
+@dataclass(frozen=True)
+class WatchSettings:
+    watch_timeout_s: float = 300.0  # asked of the server; plus up to a fifth, so that watches do not end together
+    silence_s: float = 90.0  # servers send a bookmark about every minute
+    backoff_first_s: float = 0.2
+    backoff_max_s: float = 15.0
+    page_objects: int = kube.LIST_PAGE_OBJECTS_MAX
+
+
+class Informer(Generic[T]):
+    """Keeps a handler up to date with one resource of one cluster."""
+
+    def __init__(
+        self,
+        api: kube.KubeApi,
+        resource: Resource[T],
+        selector: str,
+        handler: Handler[T],
+        *,
+        clock: Clock,
+        random: Random,
+        settings: WatchSettings | None = None,
+        on_error: Callable[[kube.KubeError], None] = lambda _error: None,
+    ) -> None:
+        self._api = api
+        self._resource = resource
+        self._selector = selector
+        self._handler = handler
+        self._clock = clock
+        self._random = random
+        self._settings = settings or WatchSettings()
+        self._on_error = on_error
+        self._version = ""  # resume the watch here; "": list first
+        self._heard_s = clock.monotonic()
+        self._listed = asyncio.Event()
+        self._failures = 0
+        self.relists = 0
+
+    @property
+    def synced(self) -> bool:
+        """Whether a full list was handed over."""
+        return self._listed.is_set()
+
+    async def wait_synced(self) -> None:
+        await self._listed.wait()
+
+    def stale_s(self) -> float:
+        """Seconds since the server was last heard."""
+        return self._clock.monotonic() - self._heard_s
+
+    async def run(self) -> None:
+        """For ever; ends by cancellation. The server's errors are counted, backed off and never raised."""
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+            except kube.Gone:
+                self._version = ""
+                await self._back_off()
+            except kube.Throttled as busy:
+                self._on_error(busy)
+                await self._clock.sleep(busy.retry_after_s * (1 + self._random.random()))
+            except kube.KubeError as error:
+                self._on_error(error)
+                if isinstance(error, kube.Invalid):
+                    self._version = ""  # some servers answer a version from another life with 400
+                await self._back_off()
+
+    async def _list(self) -> None:
+        objects: list[T] = []
+        token = ""
+        while True:
+            page = await self._api.list_page(
+                self._resource, self._selector, limit=self._settings.page_objects, continue_token=token
+            )
+            objects += page.items
+            token = page.metadata.continue_
+            if not token:
+                break
+        self._heard()
+        self.relists += 1
+        self._handler.listed(objects)
+        self._version = page.metadata.resource_version
+        self._listed.set()
+
+    async def _watch(self) -> None:
+        """One watch, from its start to its end, whoever ends it."""
+        began_s = self._clock.monotonic()
+        timeout_s = self._settings.watch_timeout_s * (1 + self._random.random() / 5)
+        stream = self._api.watch(self._resource, self._selector, self._version, timeout_s)
+        async with aclosing(stream) as batches:
+            while True:
+                try:
+                    async with asyncio.timeout(self._settings.silence_s):
+                        batch = await anext(batches)
+                except StopAsyncIteration:
+                    break
+                except TimeoutError:
+                    raise kube.Transient(f"nothing on the watch for {self._settings.silence_s:.0f} s") from None
+                self._deliver(batch)
+        if self._clock.monotonic() - began_s < 1.0:
+            await self._back_off()  # a server that closes watches at once must not be hammered
+
+    def _deliver(self, batch: Sequence[WatchEvent[Any]]) -> None:
+        self._heard()
+        events = [event for event in batch if event.type != "BOOKMARK"]
+        if events:
+            self._handler.changed(events)
+        version = batch[-1].object.metadata.resource_version
+        if version:
+            self._version = version
+
+    def _heard(self) -> None:
+        self._heard_s = self._clock.monotonic()
+        self._failures = 0
+
+    async def _back_off(self) -> None:
+        """Full jitter between half and all of an exponentially growing wait."""
+        wait_s = min(self._settings.backoff_max_s, self._settings.backoff_first_s * 2 ** min(self._failures, 10))
+        self._failures += 1
+        await self._clock.sleep(wait_s * (0.5 + self._random.random() / 2))
