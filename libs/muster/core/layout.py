@@ -1,0 +1,98 @@
+"""The pods of a placement, one by one: what `GroupPlacement`'s runs and device bytes mean.
+
+A job's pods are numbered through: groups in order, replicas in order, whether placed or not, so a pod keeps its position
+when an elastic group grows. Within a group the placed pods are the first ones, laid along the runs. `apply`, the node
+table, explain and the binder read placements through this module; only the overlay writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from muster.core.model import GroupPlacement, TaskGroup
+
+
+class Pod(NamedTuple):
+    """One placed pod. `devices` are the indices of its devices on the node, one byte each."""
+
+    position: int
+    group: int
+    index: int  # within the group
+    node: int
+    devices: bytes
+
+
+def first_positions(tasks: Sequence[TaskGroup]) -> list[int]:
+    """The position of each group's first pod."""
+    firsts, position = [], 0
+    for task in tasks:
+        firsts.append(position)
+        position += task.replicas
+    return firsts
+
+
+def pods_total(tasks: Sequence[TaskGroup]) -> int:
+    """Positions of the job: all replicas, placed or not."""
+    return sum(task.replicas for task in tasks)
+
+
+def pods_placed(group: GroupPlacement) -> int:
+    return sum(count for _, count in group.runs)
+
+
+def devices_per_pod(group: GroupPlacement) -> int:
+    """How many device bytes belong to each pod of the group."""
+    if not group.devices:
+        return 0
+    return len(group.devices) // pods_placed(group)
+
+
+def each_pod(tasks: Sequence[TaskGroup], placement: Sequence[GroupPlacement]) -> Iterator[Pod]:
+    """Every placed pod by ascending position (placements are stored in group order)."""
+    firsts = first_positions(tasks)
+    for group in placement:
+        width = devices_per_pod(group)
+        index = 0
+        for node, count in group.runs:
+            for _ in range(count):
+                devices = group.devices[index * width : (index + 1) * width]
+                yield Pod(firsts[group.group] + index, group.group, index, node, devices)
+                index += 1
+
+
+def placed_positions(tasks: Sequence[TaskGroup], placement: Sequence[GroupPlacement]) -> list[int]:
+    """Positions that are placed, ascending."""
+    firsts = first_positions(tasks)
+    return [
+        position
+        for group in placement
+        for position in range(firsts[group.group], firsts[group.group] + pods_placed(group))
+    ]
+
+
+def select(
+    tasks: Sequence[TaskGroup], placement: Sequence[GroupPlacement], positions: Sequence[int]
+) -> Iterator[tuple[int, int, int, bytes]]:
+    """Runs (group, node, count, devices) that hold just the pods at `positions` (ascending, no duplicates).
+
+    Positions that are not placed are skipped. Costs one step per run and per position.
+    """
+    firsts = first_positions(tasks)
+    at = 0
+    for group in placement:
+        width = devices_per_pod(group)
+        start = first = firsts[group.group]
+        for node, count in group.runs:
+            end = start + count
+            while at < len(positions) and positions[at] < start:
+                at += 1
+            begin = at
+            while at < len(positions) and positions[at] < end:
+                at += 1
+            if at > begin:
+                devices = b"".join(
+                    group.devices[(p - first) * width : (p - first + 1) * width] for p in positions[begin:at]
+                )
+                yield group.group, node, at - begin, devices
+            start = end
