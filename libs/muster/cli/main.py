@@ -1,0 +1,87 @@
+"""The `muster` command: its commands, and the one place where errors become a sentence and an exit code.
+
+Commands are declared in `commands_*` modules that import only typer; what they do is imported when they run, so that
+`muster --help` answers at once and `muster list` does not load what `muster up` needs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from muster.cli import commands_jobs, commands_queue, commands_run, commands_watch
+from muster.cli.errors import EXIT_CODES_HELP, CliError, Exit
+
+app = typer.Typer(
+    name="muster",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Queue, place and watch jobs on Kubernetes clusters.",
+    epilog=EXIT_CODES_HELP,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"muster {version('muster-scheduler')}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Queue, place and watch jobs on Kubernetes clusters."""
+
+
+commands_run.add_to(app)
+commands_jobs.add_to(app)
+commands_watch.add_to(app)
+app.add_typer(commands_queue.app, name="queue")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; returns its exit code. Nothing but bugs shows a stack trace."""
+    try:
+        code = app(arguments, prog_name="muster", standalone_mode=True)
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else Exit.OK if ended.code is None else Exit.USAGE
+    except CliError as error:
+        return _complain(error)
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return Exit.INTERRUPTED
+    except BrokenPipeError:  # `muster list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+    except Exception as error:
+        if os.environ.get("MUSTER_DEBUG"):
+            raise
+        print(f"muster: a bug: {type(error).__name__}: {error} (MUSTER_DEBUG=1 shows where)", file=sys.stderr)
+        return Exit.BUG
+    return code if isinstance(code, int) else Exit.OK
+
+
+def _complain(error: CliError) -> int:
+    print(f"muster: {error.message}", file=sys.stderr)
+    if error.hint:
+        print(f"  {error.hint}", file=sys.stderr)
+    return error.code
+
+
+if __name__ == "__main__":
+    main()
