@@ -8,10 +8,8 @@ A field is declared with `setting(help, default)`; its variable is `MUSTER_` and
 from __future__ import annotations
 
 import dataclasses
-import os
 import socket
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from muster.runtime.exit_codes import ExitCode, ProcessMustEnd
@@ -134,8 +132,6 @@ def _convert(text: str, hint: Any, minimum: int | None) -> Any:
         return text.lower() in TRUE
     if hint is int:
         return _bounded(text, minimum)
-    if hint is Path:
-        return Path(os.path.expanduser(text))
     if hint is str:
         return text
     raise TypeError(f"settings cannot hold a {hint}")
