@@ -27,9 +27,10 @@ def configure(
     replica: str,
     level: str = "info",
     form: Literal["json", "console"] = "json",
-    out: TextIO = sys.stderr,
+    out: TextIO | None = None,
 ) -> None:
-    """Set up logging of this process. May be called again (tests); the last call counts."""
+    """Set up logging of this process, to standard error unless `out` is given. The last call counts."""
+    out = out or sys.stderr
 
     def add_origin(_logger: Any, _method: str, event: Event) -> Event:
         event["service"] = service

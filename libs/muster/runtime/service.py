@@ -33,6 +33,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from muster.runtime import logs, settings
+from muster.runtime.bus_errors import ConnectionClosed
 from muster.runtime.clock import SystemClock
 from muster.runtime.exit_codes import ExitCode, ProcessMustEnd
 from muster.runtime.metrics import ProcessMetrics
@@ -104,12 +105,24 @@ class ServiceContext(Generic[S]):
         error = task.exception()
         if error is None:
             return
-        if isinstance(error, ProcessMustEnd):
-            log.error("task ends the process", task=task.get_name(), reason=str(error), code=error.code.name)
-            self.end(error)
-        else:
+        reason = reason_of(error)
+        if reason.code is ExitCode.BUG:
             log.error("task crashed", task=task.get_name(), exc_info=error)
-            self.end(ProcessMustEnd(ExitCode.BUG, f"{task.get_name()}: {error!r}"))
+        else:
+            log.error("task ends the process", task=task.get_name(), reason=str(reason), code=reason.code.name)
+        self.end(reason)
+
+
+def reason_of(error: BaseException) -> ProcessMustEnd:
+    """What an exception that nobody handled means for the process; whatever is not known here is a bug."""
+    if isinstance(error, ProcessMustEnd):
+        return error
+    if isinstance(error, ConnectionClosed):
+        return ProcessMustEnd(ExitCode.LOST_CONNECTION, str(error))
+    if isinstance(error, BaseExceptionGroup):  # of a task group: the first known reason, else a bug
+        reasons = [reason_of(inner) for inner in error.exceptions]
+        return next((reason for reason in reasons if reason.code is not ExitCode.BUG), reasons[0])
+    return ProcessMustEnd(ExitCode.BUG, repr(error))
 
 
 Build = Callable[[ServiceContext[S]], AbstractAsyncContextManager[None]]
@@ -132,14 +145,14 @@ def run_service(name: str, settings_class: type[S], build: Build[S]) -> int:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         try:
             code = runner.run(_connect_and_serve(name, values, build))
-        except ProcessMustEnd as error:
-            log.error("cannot start", reason=str(error), code=error.code.name)
-            code = error.code
         except KeyboardInterrupt:  # before the signal handlers were in place
             code = ExitCode.KILLED
-        except Exception:
-            log.exception("crashed")
-            code = ExitCode.BUG
+        except Exception as error:
+            code = reason_of(error).code
+            if code is ExitCode.BUG:
+                log.exception("crashed")
+            else:
+                log.error("cannot go on", reason=str(error), code=code.name)
     log.info("ended", code=int(code), meaning=code.name)
     return code
 
@@ -164,15 +177,13 @@ async def _connect_and_serve(name: str, values: S, build: Build[S]) -> ExitCode:
 
 
 async def _connect(name: str, values: CommonSettings) -> Bus:
-    from muster.runtime import nats_bus  # the only place that needs a real NATS
+    from muster.runtime import nats_bus  # late: a service on another bus needs no NATS client
 
-    wait_s = values.nats_connect_timeout_ms / 1000
+    timeout_s = values.nats_connect_timeout_ms / 1000
     try:
-        async with asyncio.timeout(wait_s):
-            return await nats_bus.connect(values.nats_url, name=f"{name}/{values.replica}")
-    except (TimeoutError, OSError) as error:
-        message = f"no NATS at {values.nats_url} within {wait_s:g} s (MUSTER_NATS_URL)"
-        raise ProcessMustEnd(ExitCode.UNAVAILABLE, message) from error
+        return await nats_bus.connect(values.nats_url, name=f"{name}/{values.replica}", timeout_s=timeout_s)
+    except ConnectionClosed as error:
+        raise ProcessMustEnd(ExitCode.UNAVAILABLE, f"{error} (MUSTER_NATS_URL)") from error
 
 
 async def serve(context: ServiceContext[S], build: Build[S]) -> ExitCode:
