@@ -102,8 +102,8 @@ def check(folder: Path) -> int:
     generate(output, folder)
     differences = drift(output)
     if differences:
-        print("\n".join(differences))
-        print("libs/muster/api differs from the protos: run python protos/generate.py and commit the result")
+        sys.stderr.write("\n".join(differences) + "\n")
+        sys.stderr.write("libs/muster/api differs from the protos: run protos/generate.py and commit the result\n")
     paths = ("--path", "muster/api/v1")
     config = ("--config", str(PROTOS / "buf.yaml"))
     current = str(image(folder))

@@ -71,6 +71,8 @@ class JobEvent(_message.Message):
     PREEMPTED_BY_FIELD_NUMBER: _builtins.int
     NEXT_STATE_FIELD_NUMBER: _builtins.int
     NOT_BEFORE_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
+    CODE_FIELD_NUMBER: _builtins.int
     type: _builtins.str
     job_id: _builtins.str
     name: _builtins.str
@@ -92,6 +94,9 @@ class JobEvent(_message.Message):
     """The job that took its place (job.preempted)."""
     next_state: _job_pb2.JobState.ValueType
     """What a stopping job becomes when its pods are gone."""
+    command: _builtins.str
+    """Only in WatchJobs, with type command.refused: the command that was refused, and the gRPC status code by name."""
+    code: _builtins.str
     @_builtins.property
     def time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -122,10 +127,12 @@ class JobEvent(_message.Message):
         preempted_by: _builtins.str = ...,
         next_state: _job_pb2.JobState.ValueType = ...,
         not_before: _timestamp_pb2.Timestamp | None = ...,
+        command: _builtins.str = ...,
+        code: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["not_before", b"not_before", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "exit_code", b"exit_code", "index", b"index", "job_id", b"job_id", "labels", b"labels", "ledger_sequence", b"ledger_sequence", "message", b"message", "name", b"name", "namespace", b"namespace", "next_state", b"next_state", "not_before", b"not_before", "preempted_by", b"preempted_by", "queue", b"queue", "reason", b"reason", "state", b"state", "submitter", b"submitter", "time", b"time", "trace_context", b"trace_context", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "command", b"command", "epoch", b"epoch", "exit_code", b"exit_code", "index", b"index", "job_id", b"job_id", "labels", b"labels", "ledger_sequence", b"ledger_sequence", "message", b"message", "name", b"name", "namespace", b"namespace", "next_state", b"next_state", "not_before", b"not_before", "preempted_by", b"preempted_by", "queue", b"queue", "reason", b"reason", "state", b"state", "submitter", b"submitter", "time", b"time", "trace_context", b"trace_context", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -85,7 +85,8 @@ class QueryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchJobs(self, request, context):
-        """WatchJobs sends what happens to jobs. Resume with the sequence of the last event seen; OUT_OF_RANGE: the sequence is
+        """WatchJobs sends what happens to jobs, refusals of commands about them included (type command.refused); the first
+        answer holds only the sequence it starts from. Resume with the sequence of the last event seen; OUT_OF_RANGE: the sequence is
         older than what is kept, list and watch from the list's sequence + 1 (LOG-12). ABORTED: too slow a reader, resume.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -37,7 +37,8 @@ class QueryServiceStub:
     ListJobs: _grpc.UnaryUnaryMultiCallable[_query_pb2.ListJobsRequest, _query_pb2.ListJobsResponse]
     """ListJobs lists jobs by submit time, then id; pages stay stable while jobs come and go."""
     WatchJobs: _grpc.UnaryStreamMultiCallable[_query_pb2.WatchJobsRequest, _query_pb2.WatchJobsResponse]
-    """WatchJobs sends what happens to jobs. Resume with the sequence of the last event seen; OUT_OF_RANGE: the sequence is
+    """WatchJobs sends what happens to jobs, refusals of commands about them included (type command.refused); the first
+    answer holds only the sequence it starts from. Resume with the sequence of the last event seen; OUT_OF_RANGE: the sequence is
     older than what is kept, list and watch from the list's sequence + 1 (LOG-12). ABORTED: too slow a reader, resume.
     """
     ExplainJob: _grpc.UnaryUnaryMultiCallable[_query_pb2.ExplainJobRequest, _query_pb2.ExplainJobResponse]
@@ -56,7 +57,8 @@ class QueryServiceAsyncStub(QueryServiceStub):
     ListJobs: _aio.UnaryUnaryMultiCallable[_query_pb2.ListJobsRequest, _query_pb2.ListJobsResponse]  # type: ignore[assignment]
     """ListJobs lists jobs by submit time, then id; pages stay stable while jobs come and go."""
     WatchJobs: _aio.UnaryStreamMultiCallable[_query_pb2.WatchJobsRequest, _query_pb2.WatchJobsResponse]  # type: ignore[assignment]
-    """WatchJobs sends what happens to jobs. Resume with the sequence of the last event seen; OUT_OF_RANGE: the sequence is
+    """WatchJobs sends what happens to jobs, refusals of commands about them included (type command.refused); the first
+    answer holds only the sequence it starts from. Resume with the sequence of the last event seen; OUT_OF_RANGE: the sequence is
     older than what is kept, list and watch from the list's sequence + 1 (LOG-12). ABORTED: too slow a reader, resume.
     """
     ExplainJob: _aio.UnaryUnaryMultiCallable[_query_pb2.ExplainJobRequest, _query_pb2.ExplainJobResponse]  # type: ignore[assignment]
@@ -90,7 +92,8 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _query_pb2.WatchJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_query_pb2.WatchJobsResponse], _abc.AsyncIterator[_query_pb2.WatchJobsResponse]]:
-        """WatchJobs sends what happens to jobs. Resume with the sequence of the last event seen; OUT_OF_RANGE: the sequence is
+        """WatchJobs sends what happens to jobs, refusals of commands about them included (type command.refused); the first
+        answer holds only the sequence it starts from. Resume with the sequence of the last event seen; OUT_OF_RANGE: the sequence is
         older than what is kept, list and watch from the list's sequence + 1 (LOG-12). ABORTED: too slow a reader, resume.
         """
 

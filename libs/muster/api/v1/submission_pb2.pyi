@@ -87,16 +87,20 @@ class SubmitJobsResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RESULTS_FIELD_NUMBER: _builtins.int
+    LEDGER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    ledger_sequence: _builtins.int
+    """A watch from this ledger sequence + 1 sees everything that happens to the jobs."""
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubmitResult]: ...
     def __init__(
         self,
         *,
         results: _abc.Iterable[Global___SubmitResult] | None = ...,
+        ledger_sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ledger_sequence", b"ledger_sequence", "results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -169,7 +173,10 @@ class SubmitJobsStreamResponse(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     RESULTS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    LEDGER_SEQUENCE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
+    ledger_sequence: _builtins.int
+    """As in SubmitJobsResponse."""
     @_builtins.property
     def results(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubmitResult]: ...
     @_builtins.property
@@ -182,10 +189,11 @@ class SubmitJobsStreamResponse(_message.Message):
         request_id: _builtins.str = ...,
         results: _abc.Iterable[Global___SubmitResult] | None = ...,
         error: _status_pb2.Status | None = ...,
+        ledger_sequence: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "request_id", b"request_id", "results", b"results"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "ledger_sequence", b"ledger_sequence", "request_id", b"request_id", "results", b"results"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,31 @@
+"""Durations as people write them: `90s`, `4h`, `1h30m`, `250ms`, `2d`."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+PART: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
+WHOLE: Final = re.compile(r"(?:\d+(?:ms|s|m|h|d))+")
+
+
+def parse_duration_ms(text: str) -> int:
+    """Milliseconds. Raises ValueError with an example."""
+    if not WHOLE.fullmatch(text):
+        raise ValueError(f"{text!r} is not a duration (write 90s, 15m, 4h, 1h30m)")
+    return sum(int(count) * UNITS_MS[unit] for count, unit in PART.findall(text))
+
+
+def format_duration(milliseconds: int) -> str:
+    """The two largest units: `1h30m`, `12s`, `250ms`."""
+    if milliseconds < 1000:
+        return f"{milliseconds}ms"
+    parts: list[str] = []
+    for unit in ("d", "h", "m", "s"):
+        count, milliseconds = divmod(milliseconds, UNITS_MS[unit])
+        if count and len(parts) < 2:
+            parts.append(f"{count}{unit}")
+        elif parts:
+            break
+    return "".join(parts)
