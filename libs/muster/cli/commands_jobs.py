@@ -12,6 +12,7 @@ Job = Annotated[str, typer.Argument(help="Name, namespace/name, id, or the first
 
 
 def submit(
+    *,
     file: Annotated[list[str], typer.Option("--file", "-f", help="YAML file with one or many jobs; - is stdin.")],
     request_id: Annotated[
         str, typer.Option(help="Makes repeating safe: the same id and jobs are accepted only once.")
@@ -29,6 +30,7 @@ def submit(
 
 
 def list_(
+    *,
     queue: Annotated[str, typer.Option("--queue", "-q", help="Only this queue and what is below it.")] = "",
     state: Annotated[list[str] | None, typer.Option("--state", "-s", help="Only these states, e.g. Queued.")] = None,
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Only this namespace.")] = "",

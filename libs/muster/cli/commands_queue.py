@@ -25,6 +25,7 @@ Revision = Annotated[int, typer.Option("--revision", help="Only if this is its c
 @app.command()
 def create(
     path: Path,
+    *,
     weight: Weight = None,
     priority: Priority = None,
     ordering: Ordering = "",
@@ -65,6 +66,7 @@ def describe(path: Path, address: Address = "", output: Output = Format.TABLE) -
 @app.command()
 def update(
     path: Path,
+    *,
     weight: Weight = None,
     priority: Priority = None,
     ordering: Ordering = "",

@@ -10,10 +10,13 @@ from muster.cli.options import Address, Format, Output
 
 Target = Annotated[float, typer.Option("--target", min=1, help="Seconds the replay should take.")]
 Limit = Annotated[int, typer.Option("--limit", min=0, help="Only the first so many jobs; 0: all.")]
-Factor = Annotated[float, typer.Option("--time-scale", min=0, help="Divide all times by this; 0: chosen from --target.")]
+Factor = Annotated[
+    float, typer.Option("--time-scale", min=0, help="Divide all times by this; 0: chosen from --target.")
+]
 
 
 def up(
+    *,
     replay: Annotated[str, typer.Option("--replay", help="Replay a workload: `sample`, or the path of a trace.")] = "",
     oneshot: Annotated[bool, typer.Option("--oneshot", help="Stop after the replay's summary.")] = False,
     nodes: Annotated[int, typer.Option(min=1, help="Nodes of each simulated cluster.")] = 1213,
@@ -51,6 +54,7 @@ def up(
 
 def replay(
     trace: Annotated[str, typer.Argument(help="OpenB pods csv, Philly csv, SWF (plain or .gz), or `sample`.")],
+    *,
     target: Target = 150.0,
     limit: Limit = 0,
     time_scale: Factor = 0.0,

@@ -10,8 +10,11 @@ from muster.cli.options import Address, Cell, Format, NatsUrl, Output
 
 
 def events(
+    *,
     follow: Annotated[bool, typer.Option("--follow", "-F", help="Go on with what happens from now on.")] = False,
-    from_: Annotated[int, typer.Option("--from", min=0, help="First sequence of the event stream; 0: the last 20.")] = 0,
+    from_: Annotated[
+        int, typer.Option("--from", min=0, help="First sequence of the event stream; 0: the last 20.")
+    ] = 0,
     type_: Annotated[str, typer.Option("--type", "-t", help="Only this type, e.g. job.placed or job.*")] = "",
     namespace: Annotated[str, typer.Option("--namespace", "-n", help="Only this namespace.")] = "",
     cell: Cell = "main",

@@ -1,7 +1,7 @@
 """What goes wrong on the command line, as one sentence and one exit code; nobody sees a stack trace for a mistake.
 
-`CliError` is raised anywhere below a command and printed by `main`. `from_rpc` turns a gRPC status into one: the message
-of the server is kept (it names the field and the rule), what to do next is added where the client knows it.
+`CliError` is raised anywhere below a command and printed by `main`. `from_client` turns a failed call into one: the
+message of the server is kept (it names the field and the rule), what to do next is added where the client knows it.
 The exit codes are part of the interface: scripts may depend on them.
 """
 
@@ -67,20 +67,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f' (did you mean "{found[0]}"?)' if found else ""
 
 
-def from_rpc(error: Any, address: str) -> CliError:
-    """A failed call as a CliError. `error` is a grpc.RpcError (sync or aio)."""
-    status = str(error.code().name)
-    details = str(error.details() or "")
-    if status == "UNAVAILABLE" and _no_listener(details):
-        return CliError(
-            f"nothing answers at {address}",
-            Exit.UNAVAILABLE,
-            "start one with `muster up`, or name another with --address or MUSTER_ADDRESS",
-        )
-    if status == "DEADLINE_EXCEEDED":
+def from_client(error: Any, address: str) -> CliError:
+    """A failed call (muster.client.ClientError) as a CliError, with each wrong field on a line of its own."""
+    if error.code == "DEADLINE_EXCEEDED":
         return CliError(f"{address} did not answer in time", Exit.UNAVAILABLE, "try again; `muster doctor` looks why")
-    return CliError(details or status, exit_code_of(status))
-
-
-def _no_listener(details: str) -> bool:
-    return any(sign in details for sign in ("failed to connect", "Connection refused", "DNS resolution", "sockets"))
+    if error.code == "UNAVAILABLE":
+        hint = "`muster doctor` looks why; start a cell on this machine with `muster up`"
+        return CliError(f"{address} is not available: {error.message}", Exit.UNAVAILABLE, hint)
+    lines = [f"{v.field}: {v.description}" for v in error.violations if v.description not in error.message]
+    if error.code == "RESOURCE_EXHAUSTED" and error.retry_after_s:
+        lines.append(f"retry in about {error.retry_after_s:.0f} s")
+    return CliError(error.message or error.code, exit_code_of(error.code), "\n  ".join(lines))

@@ -1,9 +1,9 @@
 """The bundled workload: about 2,000 jobs of the same shape as the OpenB trace, made on the spot from a seed.
 
-No data file is shipped. What is copied from the trace is its mix (CPU only 13 %, a share of a GPU 38 %, one GPU 48 %, the
-rest 2, 4 or 8), the kind of requests seen in each class, and that arrivals come in bursts. What is added so that a first
-run shows something: gangs of 2 .. 8 workers, a few jobs that fail by design (exit code 1), and queues with a GPU limit
-below what a burst asks for, so that jobs wait and `muster explain` has something to say.
+No data file is shipped. What is copied from the trace is its mix (CPU only 13 %, a share of a GPU 38 %, one GPU 48 %,
+the rest 2, 4 or 8), the kind of requests seen in each class, and that arrivals come in bursts. What is added so that a
+first run shows something: gangs of 2 .. 8 workers, a few jobs that fail by design (exit code 1), and queues with a GPU
+limit below what a burst asks for, so that jobs wait and `muster explain` has something to say.
 
 `generate()` gives the same jobs for the same arguments on every machine; times are already replay seconds.
 """

@@ -1,9 +1,10 @@
 """Child processes of `muster up`: started, watched, restarted with backoff, and stopped in order.
 
 A `ChildSpec` says what to run and how to know that it is ready; `Supervisor.start` runs it and keeps it running. Every
-exit, restart and stop is told to a listener, so that supervision is visible. Each child writes to a log file of its own
-and has the kernel kill it when this process dies (PR_SET_PDEATHSIG, Linux), so nothing is ever left running. Children are
-in sessions of their own: a Ctrl-C in the terminal reaches only this process, which then stops them in the right order.
+exit, restart and stop is told to a listener, so that supervision is visible. Each child writes to a log file of its
+own and has the kernel kill it when this process dies (PR_SET_PDEATHSIG, Linux), so nothing is ever left running.
+Children are in sessions of their own: a Ctrl-C in the terminal reaches only this process, which then stops them in
+the right order.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ PR_SET_PDEATHSIG: Final = 1
 
 @dataclass(frozen=True, kw_only=True)
 class ChildSpec:
-    """What to run. `ready_file` is written by the child when it serves (JSON); absent: ready as soon as it runs.
+    """What to run. `ready_file` is written by the child when it serves (JSON). `answers` asks the child itself; without
+    both a child is ready as soon as it runs.
 
     Children with a higher `stop_rank` are stopped later; those of one rank together.
     """
@@ -46,6 +48,7 @@ class ChildSpec:
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     ready_file: Path | None = None
+    answers: Callable[[], bool] | None = None
     stop_rank: int = 0
     stop_signal: signal.Signals = signal.SIGTERM
 
@@ -86,7 +89,9 @@ class Child:
 
     @property
     def ready(self) -> bool:
-        return bool(self.pid) and (self.spec.ready_file is None or bool(self.facts()))
+        if not self.pid or (self.spec.ready_file is not None and not self.facts()):
+            return False
+        return self.spec.answers is None or self.spec.answers()
 
     def log_tail(self) -> str:
         """The last lines it wrote."""

@@ -2,9 +2,10 @@
 
 `squeeze(jobs, ...)` divides arrivals by one factor and run times by another, cuts idle gaps to `GAP_LIMIT_S` and clamps
 run times to 0.2 .. 60 s. One common factor would turn most run times of a long trace into the minimum and leave the
-cluster idle, so each factor is the least distorting one: for arrivals the smallest that submits everything in
-time for the longest job to end within the target wall time, for run times the one that clamps the fewest jobs, raised until the replay is
-expected to end within the target on the given capacity. All of it changes the workload: `Squeezed.describe` prints it.
+cluster idle, so each factor is the least distorting one: for arrivals the smallest that submits everything in time for
+the longest job to end within the target wall time, for run times the one that clamps the fewest jobs, raised until the
+replay is expected to end within the target on the given capacity. All of it changes the workload: `Squeezed.describe`
+prints it.
 """
 
 from __future__ import annotations

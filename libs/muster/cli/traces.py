@@ -1,9 +1,9 @@
 """Workload traces as jobs: three public formats become one stream of (arrival, run time, what to run).
 
 `read(path)` looks at the first lines of a file (gzip or plain), picks the format and returns a `Trace`: jobs ordered by
-arrival, seconds counted from the first one, and how many rows were left out and why. Replay (`replayer`) and `timescale`
-work on that and know nothing of the formats. What a format does not say is assumed by a named constant here, and each
-assumption is listed in `Trace.assumed` so that it can be printed.
+arrival, seconds counted from the first one, and how many rows were left out and why. Replay (`replayer`) and
+`timescale` work on that and know nothing of the formats. What a format does not say is assumed by a named constant
+here, and each assumption is listed in `Trace.assumed` so that it can be printed.
 
 - OpenB (Alibaba cluster-trace-gpu-v2023, pods csv): one pod a job; shares of a GPU, GPU models as `A|B`.
 - Philly (csv as reduced for Sia: timestamp, duration, num_gpus, gpu_time, cluster): GPUs only; over 8 GPUs is a gang.
@@ -234,7 +234,7 @@ def _swf(name: str, lines: Iterator[str]) -> Trace:
 
 
 def _swf_tasks(processors: int) -> tuple[TraceTask, ...]:
-    """`processors` as pods of at most SWF_PROCESSORS_PER_POD_MAX: the full ones and, if it does not divide, the rest."""
+    """`processors` as pods of at most SWF_PROCESSORS_PER_POD_MAX: the full ones, and one with the rest if any."""
     full, rest = divmod(processors, SWF_PROCESSORS_PER_POD_MAX)
     groups = (("full", full, SWF_PROCESSORS_PER_POD_MAX), ("rest", 1 if rest else 0, rest))
     return tuple(

@@ -1,0 +1,284 @@
+"""What submit, list, get and cancel do: files become submissions, answers become tables and time lines."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from muster.api.v1 import job_pb2
+from muster.cli import show
+from muster.cli.errors import CliError, Exit, exit_code_of
+from muster.cli.options import Format
+from muster.cli.session import run, unknown_job, unknown_queue
+from muster.client import Client, ClientError, Job, JobFileError, NotFound, Submitted, parse
+from muster.client.connection import BATCH_JOBS_MAX, job_filter, new_request_id
+from muster.client.views import phase_text, reason_text
+
+Result = Submitted | ClientError
+
+
+# --- submit ---------------------------------------------------------------------------------------------------------
+
+
+def submit(
+    files: Sequence[str], *, request_id: str, queue: str, wait: bool, dry_run: bool, address: str, output: Format
+) -> None:
+    """Submit every job of the files. Raises CliError when any of them was refused, after printing all results."""
+    specs = [spec for file in files for spec in read_jobs(file)]
+    for spec in specs:
+        spec.queue = spec.queue or queue
+    if not specs:
+        raise CliError(f"no job in {', '.join(files)}", Exit.USAGE)
+
+    async def work(client: Client) -> int:
+        results = await _send(client, specs, request_id or new_request_id(), dry_run)
+        _print_results(specs, results, dry_run, output)
+        code = await _first_refusal(client, specs, results)
+        accepted = [result.id for result in results if isinstance(result, Submitted)]
+        if wait and not dry_run:
+            code = code or await _until_ended(client, accepted, output)
+        return code
+
+    if code := run(address, work):
+        raise SystemExit(code)
+
+
+def read_jobs(file: str) -> list[job_pb2.JobSpec]:
+    """The jobs of one file, `-` for stdin. Raises CliError with the place of what is wrong."""
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}", Exit.USAGE) from None
+    try:
+        return list(parse(text, "stdin" if file == "-" else file))
+    except JobFileError as error:
+        raise CliError(str(error), Exit.USAGE) from None
+
+
+async def _send(client: Client, specs: Sequence[job_pb2.JobSpec], request_id: str, dry_run: bool) -> list[Result]:
+    """In batches; the request id of each follows from the first, so that repeating the command stays safe."""
+    results: list[Result] = []
+    for start in range(0, len(specs), BATCH_JOBS_MAX):
+        batch = specs[start : start + BATCH_JOBS_MAX]
+        batch_id = request_id if len(specs) <= BATCH_JOBS_MAX else f"{request_id}-{start // BATCH_JOBS_MAX}"
+        results += await client.submit_many(batch, request_id=batch_id, wait="decided", dry_run=dry_run)
+    return results
+
+
+def _print_results(specs: Sequence[job_pb2.JobSpec], results: Sequence[Result], dry_run: bool, output: Format) -> None:
+    if show.is_machine(output):
+        show.emit(output, [_result_data(spec, result) for spec, result in zip(specs, results, strict=True)])
+        return
+    word = "acceptable" if dry_run else "submitted"
+    for spec, result in zip(specs, results, strict=True):
+        if isinstance(result, Submitted):
+            print(f"{result.name}  {spec.queue}  {word}" + ("" if dry_run else f" as {result.id}"))
+
+
+def _result_data(spec: job_pb2.JobSpec, result: Result) -> dict[str, Any]:
+    if isinstance(result, Submitted):
+        return {"name": result.name, "namespace": result.namespace, "queue": spec.queue, "id": result.id}
+    wrong = [{"field": v.field, "description": v.description} for v in result.violations]
+    return {"name": spec.name, "queue": spec.queue, "code": result.code, "error": result.message, "violations": wrong}
+
+
+async def _first_refusal(client: Client, specs: Sequence[job_pb2.JobSpec], results: Sequence[Result]) -> int:
+    """Print each refusal; returns the exit code of the first, 0 when there was none."""
+    code = 0
+    for spec, result in zip(specs, results, strict=True):
+        if isinstance(result, Submitted):
+            continue
+        message = result.message
+        if result.code == "NOT_FOUND" and "queue" in message:
+            message = (await unknown_queue(client, spec.queue, result)).message
+        print(f"muster: {spec.name or 'job'}: {message}", file=sys.stderr)
+        for violation in result.violations:
+            if violation.description not in message:
+                print(f"  {violation.field}: {violation.description}", file=sys.stderr)
+        code = code or exit_code_of(result.code)
+    return code
+
+
+async def _until_ended(client: Client, ids: Sequence[str], output: Format) -> int:
+    """Follow the jobs until all have ended; JOB_FAILED if one did not succeed."""
+    failed = False
+    for job_id in ids:
+        async for event in client.watch(job_id):
+            if not show.is_machine(output):
+                because = f" ({event.reason})" if event.reason else ""
+                print(f"{show.clock(time.time())}  {event.name}  {event.state}{because}", flush=True)
+            failed |= event.last and event.state != "Succeeded"
+    return Exit.JOB_FAILED if failed else Exit.OK
+
+
+# --- list -----------------------------------------------------------------------------------------------------------
+
+
+def list_jobs(
+    *,
+    queue: str,
+    states: Sequence[str],
+    namespace: str,
+    labels: Sequence[str],
+    limit: int,
+    address: str,
+    output: Format,
+) -> None:
+    """Print the newest jobs that match."""
+    try:
+        filters = job_filter(queue=queue, states=states, namespace=namespace, labels=pairs(labels, "--label"))
+    except ValueError as error:
+        raise CliError(str(error), Exit.USAGE) from None
+
+    async def work(client: Client) -> list[Job]:
+        return [job async for job in client.list(filters, limit=limit, newest_first=True)]
+
+    found = run(address, work)
+    if show.is_machine(output):
+        show.emit(output, {"jobs": [job.to_dict() for job in found]})
+        return
+    if not found:
+        print("no jobs")
+        return
+    wide = output is Format.WIDE
+    header = ["NAME", "QUEUE", "STATE", "REASON", "PODS", "PRIORITY", "AGE", "ID"]
+    header += ["NAMESPACE", "SUBMITTER", "EPOCH", "REQUESTS"] if wide else []
+    print(show.table(header, [_row(job, wide) for job in found], right=frozenset({5, 6})))
+    if limit and len(found) == limit:
+        print(f"(the newest {limit}; --limit 0 shows all)")
+
+
+def _row(job: Job, wide: bool) -> list[str]:
+    status, spec = job.proto.status, job.proto.spec
+    age = show.duration(time.time() - show.seconds_of(status.submit_time))
+    priority = str(spec.priority)
+    row = [job.name, job.queue, job.state, job.reason or show.NOTHING, pod_counts(job), priority, age, job.id[:8]]
+    if wide:
+        requests = " + ".join(f"{task.replicas} x ({show.amounts(task.resources)})" for task in spec.tasks)
+        row += [job.namespace, job.submitter or show.NOTHING, str(status.epoch), requests]
+    return row
+
+
+def pod_counts(job: Job) -> str:
+    """running/wanted while it runs, else succeeded/wanted."""
+    pods = job.proto.status.pods
+    wanted = pods.wanted or sum(task.replicas for task in job.proto.spec.tasks)
+    return f"{pods.succeeded if job.finished else pods.running}/{wanted}"
+
+
+def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+    """`key=value` texts (also several in one, by commas) as a dict. Raises CliError."""
+    found: dict[str, str] = {}
+    for text in (part for whole in texts for part in whole.split(",") if part):
+        key, equals, value = text.partition("=")
+        if not equals or not key or not value:
+            raise CliError(f'{option} "{text}" is not key=value', Exit.USAGE)
+        found[key.strip()] = value.strip()
+    return found
+
+
+# --- get ------------------------------------------------------------------------------------------------------------
+
+
+def get(name: str, *, address: str, output: Format) -> None:
+    """Print one job."""
+
+    async def work(client: Client) -> Job:
+        try:
+            return await client.get(name)
+        except NotFound as error:
+            raise await unknown_job(client, name, error) from None
+
+    job = run(address, work)
+    if show.is_machine(output):
+        show.emit(output, job.to_dict())
+        return
+    print("\n".join(_portrait(job, wide=output is Format.WIDE)))
+
+
+def _portrait(job: Job, wide: bool) -> list[str]:
+    status, spec = job.proto.status, job.proto.spec
+    now = time.time()
+    reason = f" ({job.reason})" if job.reason else ""
+    lines = [f"{job.name}  {job.queue}  {job.state}{reason}   {pod_counts(job)} pods   id {job.id}"]
+    if job.message:
+        lines.append(f" message   {job.message}")
+    lines += [f" needs     {task.name}: {task.replicas} x ({show.amounts(task.resources)})" for task in spec.tasks]
+    lines.append(f" priority  {spec.priority}   namespace {job.namespace}   submitter {job.submitter or show.NOTHING}")
+    if spec.trace_context:
+        lines.append(f" trace     {_trace_id(spec.trace_context)}")
+    lines.append(" life")
+    submitted = show.seconds_of(status.submit_time)
+    lines += [f"   {show.clock(at)}  +{show.duration(at - submitted):<8} {what}" for at, what in _life(job)]
+    if not job.finished:
+        lines.append(f"   now       +{show.duration(now - submitted):<8} {job.state}")
+    for attempt in status.attempts[-1:]:
+        rows = [_replica_row(replica) for replica in attempt.replicas[: None if wide else 20]]
+        if rows:
+            lines.append(show.table((" POD", "CLUSTER", "NODE", "DEVICES", "PHASE", "EXIT"), rows))
+        if len(attempt.replicas) > len(rows):
+            lines.append(f" ... {len(attempt.replicas) - len(rows):,} more (-o wide)")
+    return lines
+
+
+def _life(job: Job) -> list[tuple[float, str]]:
+    """The steps that the status tells of, in order of time."""
+    status = job.proto.status
+    steps = [(show.seconds_of(status.submit_time), f"Queued in {job.proto.spec.queue}")]
+    for attempt in status.attempts:
+        steps.append((show.seconds_of(attempt.place_time), f"Placed (epoch {attempt.epoch})"))
+        if at := show.seconds_of(attempt.start_time):
+            steps.append((at, "Running"))
+        ended = show.seconds_of(attempt.end_time)
+        if ended and attempt.reason and not (job.finished and attempt is status.attempts[-1]):
+            said = f": {attempt.message}" if attempt.message else ""
+            steps.append((ended, f"taken down ({reason_text(attempt.reason)}{said})"))
+    if at := show.seconds_of(status.finish_time):
+        exit_code = f", exit code {status.exit_code}" if status.exit_code else ""
+        steps.append((at, f"{job.state} ({job.reason or show.NOTHING}{exit_code})"))
+    return sorted((step for step in steps if step[0]), key=lambda step: step[0])
+
+
+def _replica_row(replica: job_pb2.Replica) -> list[str]:
+    devices = ",".join(str(device) for device in replica.devices) or show.NOTHING
+    pod = f" {replica.pod or f'{replica.task}-{replica.index}'}"
+    phase = phase_text(replica.phase)
+    return [pod, replica.cluster, replica.node, devices, phase, str(replica.exit_code) if replica.exit_code else ""]
+
+
+def _trace_id(traceparent: str) -> str:
+    parts = traceparent.split("-")
+    return parts[1] if len(parts) == 4 else traceparent
+
+
+# --- cancel ---------------------------------------------------------------------------------------------------------
+
+
+def cancel(names: Sequence[str], *, reason: str, address: str, output: Format) -> None:
+    """Cancel jobs. Raises SystemExit with the code of the first that could not be."""
+
+    async def work(client: Client) -> int:
+        outcomes = await client.cancel(*names, reason=reason)
+        if show.is_machine(output):
+            data = [
+                {"job": o.job or name, "error": o.error.message if o.error else None}
+                for name, o in zip(names, outcomes, strict=True)
+            ]
+            show.emit(output, data)
+        code = 0
+        for name, outcome in zip(names, outcomes, strict=True):
+            if outcome.error is None:
+                if not show.is_machine(output):
+                    print(f"{name}  cancelled")
+                continue
+            error = outcome.error
+            message = (await unknown_job(client, name, error)).message if isinstance(error, NotFound) else error.message
+            print(f"muster: {name}: {message}", file=sys.stderr)
+            code = code or exit_code_of(error.code)
+        return code
+
+    if code := run(address, work):
+        raise SystemExit(code)

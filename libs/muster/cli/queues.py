@@ -1,0 +1,183 @@
+"""What the queue commands do: fields from options, the tree as an indented table, one queue in full."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from muster.cli import show
+from muster.cli.errors import CliError, Exit
+from muster.cli.jobs import pairs
+from muster.cli.options import Format
+from muster.cli.session import run, unknown_queue
+from muster.client import Client, ClientError, NotFound, Queue
+
+SHORT_NAMES = {"gpu": "nvidia.com/gpu", "gpus": "nvidia.com/gpu", "mem": "memory"}
+
+
+@dataclass(frozen=True)
+class Fields:
+    """What the options of create and update say; None and "" mean: not given."""
+
+    weight: int | None = None
+    priority: int | None = None
+    ordering: str = ""
+    preemption: str = ""
+    state: str = ""
+    guaranteed: Sequence[str] | None = None
+    limit: Sequence[str] | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The given fields as the client takes them."""
+        named: dict[str, Any] = {"weight": self.weight, "priority": self.priority}
+        named |= {"ordering": self.ordering or None, "preemption": self.preemption or None, "state": self.state or None}
+        named["guaranteed"] = quantities(self.guaranteed, "--guaranteed")
+        named["limit"] = quantities(self.limit, "--limit")
+        return {name: value for name, value in named.items() if value is not None}
+
+
+def quantities(texts: Sequence[str] | None, option: str) -> dict[str, str] | None:
+    """`gpu=64,cpu=500` as resources by their full names. Raises CliError."""
+    if texts is None:
+        return None
+    return {SHORT_NAMES.get(name, name): value for name, value in pairs(texts, option).items()}
+
+
+def create(path: str, fields: Fields, *, parents: bool, address: str, output: Format) -> None:
+    """Create a queue and, if asked, its missing parents."""
+
+    async def work(client: Client) -> Queue:
+        if parents:
+            await ensure(client, path.rpartition("/")[0])
+        return await _checked(client, path, client.create_queue(path, **fields.given()))
+
+    _report(run(address, work), "created", output)
+
+
+async def ensure(client: Client, path: str, **fields: Any) -> None:
+    """Create `path` and everything above it unless it exists; `fields` are for the last one."""
+    if not path:
+        return
+    names = path.split("/")
+    for depth in range(1, len(names) + 1):
+        try:
+            await client.create_queue("/".join(names[:depth]), **(fields if depth == len(names) else {}))
+        except ClientError as error:
+            if error.code != "ALREADY_EXISTS":
+                raise
+
+
+def update(path: str, fields: Fields, *, revision: int, address: str, output: Format) -> None:
+    """Change the given fields of a queue."""
+    given = fields.given()
+    if not given:
+        raise CliError("nothing to change: give at least one of --weight, --limit, --state, ...", Exit.USAGE)
+
+    async def work(client: Client) -> Queue:
+        return await _checked(client, path, client.update_queue(path, expected_revision=revision, **given))
+
+    _report(run(address, work), "updated", output)
+
+
+def delete(path: str, *, revision: int, address: str) -> None:
+    """Delete an empty queue."""
+
+    async def work(client: Client) -> None:
+        await _checked(client, path, client.delete_queue(path, expected_revision=revision))
+
+    run(address, work)
+    print(f"{path}  deleted")
+
+
+def list_queues(root: str, *, address: str, output: Format) -> None:
+    """Print the tree."""
+
+    async def work(client: Client) -> list[Queue]:
+        return list(await _checked(client, root, client.list_queues(root)))
+
+    found = run(address, work)
+    if show.is_machine(output):
+        show.emit(output, {"queues": [queue.to_dict() for queue in found]})
+    elif not found:
+        print("no queues: create one with `muster queue create NAME`")
+    else:
+        print(tree(found, wide=output is Format.WIDE))
+
+
+def tree(found: Sequence[Queue], wide: bool = False) -> str:
+    """The queues as an indented table, parents first; amounts of the resource that tells most about each queue."""
+    header = ["QUEUE", "WEIGHT", "GUARANTEED", "ENTITLED", "USED", "BORROWED", "LIMIT", "PENDING", "WAITING", "RUNNING"]
+    header += ["STATE", "PRIORITY", "ORDERING", "REVISION"] if wide else ["STATE"]
+    top = min((queue.path.count("/") for queue in found), default=0)
+    return show.table(header, [_row(queue, top, wide) for queue in found], right=frozenset(range(1, 10)))
+
+
+def _row(queue: Queue, top: int, wide: bool) -> list[str]:
+    proto, status = queue.proto, queue.proto.status
+    resource = show.main_resource(proto.guaranteed, proto.limit, status.usage, status.pending, status.entitled)
+    depth = queue.path.count("/") - top
+    name = "  " * depth + (queue.path.rpartition("/")[2] if depth else queue.path)
+    row = [name, str(proto.weight if proto.HasField("weight") else 1)]
+    row.append(show.one_amount(resource, proto.guaranteed))
+    row.append(show.one_amount(resource, status.entitled))
+    row += [show.one_amount(resource, amounts, unit=False) for amounts in (status.usage, status.borrowed)]
+    row.append(show.one_amount(resource, proto.limit))
+    row.append(show.one_amount(resource, status.pending))
+    row += [f"{status.pending_jobs:,}", f"{status.running_jobs:,}", queue.state.upper()]
+    if wide:
+        ordering = show.plain(proto).get("ordering", "").removeprefix("QUEUE_ORDERING_") or "PRIORITY"
+        row += [str(proto.priority), ordering, str(proto.revision)]
+    return row
+
+
+def describe(path: str, *, address: str, output: Format) -> None:
+    """Print one queue in full."""
+
+    async def work(client: Client) -> Queue:
+        return await _checked(client, path, client.get_queue(path))
+
+    queue = run(address, work)
+    if show.is_machine(output):
+        show.emit(output, queue.to_dict())
+        return
+    print("\n".join(portrait(queue)))
+
+
+def portrait(queue: Queue) -> list[str]:
+    """One queue for people."""
+    proto, status = queue.proto, queue.proto.status
+    data = show.plain(proto)
+    ordering = data.get("ordering", "").removeprefix("QUEUE_ORDERING_")
+    preemption = data.get("preemption", "").removeprefix("QUEUE_PREEMPTION_")
+    weight = proto.weight if proto.HasField("weight") else 1
+    lines = [f"{queue.path}  {queue.state.upper()}   revision {queue.revision}   id {proto.id}"]
+    lines.append(f" weight {weight}   priority {proto.priority}   ordering {ordering}   preemption {preemption}")
+    named = (
+        ("guaranteed", proto.guaranteed),
+        ("limit", proto.limit),
+        ("entitled", status.entitled),
+        ("used", status.usage),
+        ("borrowed", status.borrowed),
+        ("pending", status.pending),
+    )
+    lines += [f" {name:<11} {show.amounts(amounts) if amounts else show.NOTHING}" for name, amounts in named]
+    lines.append(f" jobs        {status.running_jobs:,} running, {status.pending_jobs:,} pending")
+    if proto.labels:
+        lines.append(" labels      " + ", ".join(f"{key}={value}" for key, value in sorted(proto.labels.items())))
+    return lines
+
+
+async def _checked(client: Client, path: str, call: Any) -> Any:
+    """Await `call`; an unknown queue gets the nearest path, a wrong value is the user's mistake."""
+    try:
+        return await call
+    except NotFound as error:
+        raise await unknown_queue(client, path, error) from None
+
+
+def _report(queue: Queue, what: str, output: Format) -> None:
+    if show.is_machine(output):
+        show.emit(output, queue.to_dict())
+    else:
+        print(f"{queue.path}  {what}   revision {queue.revision}")

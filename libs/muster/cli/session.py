@@ -1,0 +1,78 @@
+"""A connection for the length of one command, and the translation of what can go wrong with it.
+
+`run(address, work)` checks that something listens (so that a missing server is told at once, not after retries), opens
+the client, runs the coroutine `work(client)` and turns the client's errors into `CliError`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from muster.cli import rundir
+from muster.cli.errors import CliError, Exit, from_client, nearest
+from muster.client import Client, ClientError, NotFound, connect
+
+CALL_TIMEOUT_S: Final = 15.0
+PROBE_TIMEOUT_S: Final = 2.0
+SUGGESTED_FROM_JOBS: Final = 500
+
+T = TypeVar("T")
+
+
+def run(address_option: str, work: Callable[[Client], Awaitable[T]], timeout_s: float = CALL_TIMEOUT_S) -> T:
+    """Run `work` with a client of the cell at the address that the option means. Raises CliError."""
+    address = rundir.address_of(address_option)
+    probe(address)
+
+    async def main() -> T:
+        async with connect(address, timeout_s=timeout_s) as client:
+            try:
+                return await work(client)
+            except ClientError as error:
+                raise from_client(error, address) from None
+
+    return asyncio.run(main())
+
+
+def probe(address: str) -> None:
+    """Raise CliError unless something accepts connections at `address`."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or not 0 < int(port) < 65536:
+        raise CliError(f'"{address}" is not an address', Exit.USAGE, "expected host:port, such as 127.0.0.1:7070")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=PROBE_TIMEOUT_S).close()
+    except OSError as error:
+        raise CliError(
+            f"nothing answers at {address} ({error.strerror or error})",
+            Exit.UNAVAILABLE,
+            "start everything on this machine with `muster up`, or name another cell with --address or MUSTER_ADDRESS",
+        ) from None
+
+
+async def unknown_job(client: Client, name: str, error: NotFound) -> CliError:
+    """The error for a job that does not exist, with the nearest name among the newest jobs."""
+    names: list[str] = []
+    try:
+        names = [job.name async for job in client.list(limit=SUGGESTED_FROM_JOBS, newest_first=True)]
+    except ClientError:
+        pass  # the suggestion is a courtesy
+    return CliError(_with_suggestion(error.message, name, names), Exit.NOT_FOUND, "`muster list` shows the jobs")
+
+
+async def unknown_queue(client: Client, path: str, error: ClientError) -> CliError:
+    """The error for a queue that does not exist, with the nearest path."""
+    paths: list[str] = []
+    try:
+        paths = [queue.path for queue in await client.list_queues()]
+    except ClientError:
+        pass  # the suggestion is a courtesy
+    return CliError(
+        _with_suggestion(error.message, path, paths), Exit.NOT_FOUND, "`muster queue list` shows the queues"
+    )
+
+
+def _with_suggestion(message: str, name: str, known: list[str]) -> str:
+    return message if "did you mean" in message else message + nearest(name, known)
