@@ -46,6 +46,7 @@ class UpsertQueue(Item, tag="UpsertQueue"):
     spec: QueueSpec
     expected_revision: int = -1  # 0: must not exist; -1: whatever; else must match
     request_id: str = ""
+    new_path: str = ""  # not empty: the queue moves there, with all below it (rule Q4)
 
 
 class DeleteQueue(Item, tag="DeleteQueue"):
@@ -215,6 +216,12 @@ FACTS = (
     EntitlementsComputed,
     PreemptionPlanned,
 )
+
+
+class Undecodable(Struct, frozen=True):
+    """Stands for an item whose bytes do not decode; never on the wire. Deciding it refuses it (LOG-9)."""
+
+    reason: str
 
 
 class InboxMessage(Struct, array_like=True, frozen=True):

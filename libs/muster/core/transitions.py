@@ -83,6 +83,13 @@ class ClusterListStarted(Transition, tag="ClusterListStarted"):
     cluster: str
 
 
+class NodesSeen(Transition, tag="NodesSeen"):
+    """During a full list: these nodes were named and are as they were."""
+
+    cluster: str
+    nodes: tuple[int, ...]  # indices
+
+
 class ClusterSynced(Transition, tag="ClusterSynced"):
     """A complete report of the cluster's nodes was applied (rule Q2)."""
 
@@ -152,6 +159,8 @@ class JobStopping(Transition, tag="JobStopping"):
     reason: str
     message: str = ""
     not_before_ms: int = 0  # backoff when next is Queued
+    suspects: tuple[int, ...] = ()  # nodes that this job avoids from now on (rule L3)
+    exit_code: int = 0  # of the pod that failed, when next is Failed
 
 
 class JobPreempted(Transition, tag="JobPreempted"):
@@ -243,6 +252,7 @@ AnyTransition = (
     | NodeRemoved
     | NodeZonesUpdated
     | ClusterListStarted
+    | NodesSeen
     | ClusterSynced
     | QueueUpserted
     | QueueRemoved

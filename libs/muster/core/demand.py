@@ -1,0 +1,115 @@
+"""What jobs ask for, shared between jobs that ask for the same.
+
+Thousands of jobs come from one template. Their task groups are kept once (`Demand`: the groups, their totals, the size
+of the gang), and demands that differ only in names or templates share one `Shape`: two jobs of one shape fit or do not
+fit together, which is what lets the scheduling cycle skip whole classes of jobs. Counted references let a demand go
+with the last job that has it. `decide` looks demands up without counting; `apply` counts.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from muster.core import layout, resources
+from muster.core.model import Amounts, TaskGroup
+
+
+class Shape:
+    """Everything about task groups that decides where they fit. Compared by identity: one object a shape."""
+
+    __slots__ = ("key", "refs")
+
+    def __init__(self, key: ShapeKey) -> None:
+        self.key = key
+        self.refs = 0
+
+
+ShapeKey = tuple[tuple[object, ...], ...]
+
+
+class Demand:
+    """The task groups of a job and what follows from them. `full` and `minimum` are totals with one "pods" a pod."""
+
+    __slots__ = ("firsts", "full", "minimum", "minimum_tasks", "per_pod", "pods", "refs", "shape", "tasks")
+
+    def __init__(self, tasks: tuple[TaskGroup, ...], shape: Shape) -> None:
+        self.tasks = tasks
+        self.shape = shape
+        self.refs = 0
+        self.pods = layout.pods_total(tasks)
+        self.firsts = tuple(layout.first_positions(tasks))
+        self.per_pod: tuple[Amounts, ...] = tuple(resources.add(t.requests, ((resources.PODS, 1),)) for t in tasks)
+        self.full = resources.total(
+            resources.scale(one, t.replicas) for one, t in zip(self.per_pod, tasks, strict=True)
+        )
+        self.minimum_tasks: tuple[TaskGroup, ...] | None = None  # None: nothing is elastic
+        self.minimum = self.full
+        if any(t.min_replicas < t.replicas for t in tasks):
+            self.minimum_tasks = tuple(msgspec.structs.replace(t, replicas=t.min_replicas) for t in tasks)
+            self.minimum = resources.total(
+                resources.scale(one, t.min_replicas) for one, t in zip(self.per_pod, tasks, strict=True)
+            )
+
+    def group_of(self, position: int) -> int:
+        """The group that the pod at `position` belongs to."""
+        group = len(self.firsts) - 1
+        while self.firsts[group] > position:
+            group -= 1
+        return group
+
+    def of_counts(self, counts: dict[int, int]) -> Amounts:
+        """Totals of so many pods by group."""
+        return resources.total(resources.scale(self.per_pod[group], count) for group, count in counts.items())
+
+    def pod_name(self, position: int) -> str:
+        """For people: "worker-3"."""
+        group = self.group_of(position)
+        return f"{self.tasks[group].name}-{position - self.firsts[group]}"
+
+
+class DemandTable:
+    """All demands and shapes of the jobs in the state."""
+
+    def __init__(self) -> None:
+        self._demands: dict[tuple[TaskGroup, ...], Demand] = {}
+        self._shapes: dict[ShapeKey, Shape] = {}
+
+    def find(self, tasks: tuple[TaskGroup, ...]) -> Demand | None:
+        """The demand of equal task groups, if any job has it."""
+        return self._demands.get(tasks)
+
+    def find_shape(self, key: ShapeKey) -> Shape | None:
+        return self._shapes.get(key)
+
+    def take(self, tasks: tuple[TaskGroup, ...]) -> Demand:
+        """The shared demand; one more job has it."""
+        demand = self._demands.get(tasks)
+        if demand is None:
+            key = shape_key(tasks)
+            shape = self._shapes.get(key)
+            if shape is None:
+                shape = self._shapes[key] = Shape(key)
+            shape.refs += 1
+            demand = self._demands[tasks] = Demand(tasks, shape)
+        demand.refs += 1
+        return demand
+
+    def drop(self, demand: Demand) -> None:
+        """One job fewer has it."""
+        demand.refs -= 1
+        if demand.refs == 0:
+            del self._demands[demand.tasks]
+            demand.shape.refs -= 1
+            if demand.shape.refs == 0:
+                del self._shapes[demand.shape.key]
+
+    def counts(self) -> tuple[dict[tuple[TaskGroup, ...], int], int]:
+        """References by task groups, and the number of shapes: for the invariants."""
+        return {tasks: demand.refs for tasks, demand in self._demands.items()}, len(self._shapes)
+
+
+def shape_key(tasks: tuple[TaskGroup, ...]) -> ShapeKey:
+    """Equal for task groups that fit the same places."""
+    return tuple(
+        (t.replicas, t.min_replicas, t.requests, t.node_selector, t.affinity, t.tolerations, t.policy) for t in tasks
+    )

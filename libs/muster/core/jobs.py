@@ -1,0 +1,231 @@
+"""One job as the cell knows it, and what each transition does to the job itself.
+
+`advance` is the only code that changes a job. `apply` calls it on the job in the state and then keeps the indexes and
+charges right; `decide` calls it on a copy, so that what it decides next in the same transaction builds on what it has
+decided before. The table of `lifecycle` is asked first, always (rule L1).
+
+A pod that has reached SUCCEEDED, FAILED or GONE stays what it is: a finished pod that is cleaned away later has still
+succeeded. Positions that the placement leaves out (elastic replicas above the minimum) are GONE from the start.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from muster.core import layout, lifecycle
+from muster.core import transitions as tr
+from muster.core.demand import Demand
+from muster.core.limits import ATTEMPTS_KEPT_MAX
+from muster.core.model import GroupPlacement, InboxPosition, JobSpec, JobState, PodPhase, Reason
+
+SUCCEEDED: Final = int(PodPhase.SUCCEEDED)  # as plain integers: a bytearray counts those ten times faster
+FAILED: Final = int(PodPhase.FAILED)
+GONE: Final = int(PodPhase.GONE)
+RUNNING: Final = int(PodPhase.RUNNING)
+CREATED: Final = int(PodPhase.CREATED)
+
+
+class Attempt(Struct, array_like=True, frozen=True, gc=False):
+    """A placement that is over: where the gang was, how long, and how it ended."""
+
+    epoch: int
+    placed_ms: int
+    started_ms: int  # 0: it never ran
+    ended_ms: int
+    reason: str
+    message: str = ""
+    exit_code: int = 0
+    placement: tuple[GroupPlacement, ...] = ()
+
+
+class Job(Struct, gc=False):
+    """Mutable, changed only by `advance`. Not tracked by the garbage collector: it is in no reference cycle."""
+
+    spec: JobSpec
+    queue: str  # id
+    submit_position: InboxPosition
+    submit_ms: int
+    demand: Demand
+    state: JobState = JobState.QUEUED
+    reason: str = Reason.SUBMITTED
+    message: str = ""
+    epoch: int = 0
+    placement: tuple[GroupPlacement, ...] = ()
+    phases: bytearray = msgspec.field(default_factory=bytearray)  # a PodPhase for each position; empty while Queued
+    unplaced: int = 0  # positions of the current placement that are left out
+    not_before_ms: int = 0
+    placed_ms: int = 0
+    started_ms: int = 0
+    finished_ms: int = 0
+    exit_code: int = 0
+    next_state: str = ""  # while Stopping: where it goes when all pods are over
+    suspects: tuple[int, ...] = ()  # nodes it avoids
+    requeues: int = 0  # by trouble, for the backoff
+    preemptions: int = 0  # rule P4
+    attempts: tuple[Attempt, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    @property
+    def charged(self) -> bool:
+        """Whether its pods hold quota and nodes (rule Q3)."""
+        return self.state in lifecycle.CHARGED
+
+    @property
+    def live(self) -> bool:
+        return self.state not in lifecycle.TERMINAL
+
+    def copy(self) -> Job:
+        """An independent job to try things on."""
+        twin = msgspec.structs.replace(self)
+        twin.phases = bytearray(self.phases)
+        return twin
+
+    def pods_over(self) -> bool:
+        """Whether nothing of the placement runs or may still run."""
+        phases = self.phases
+        return phases.count(SUCCEEDED) + phases.count(FAILED) + phases.count(GONE) == len(phases)
+
+    def all_succeeded(self) -> bool:
+        return self.phases.count(SUCCEEDED) == len(self.phases) - self.unplaced
+
+    def minimum_running(self) -> bool:
+        """Whether every group has its minimum running or already succeeded."""
+        phases, firsts = self.phases, self.demand.firsts
+        for task, first in zip(self.demand.tasks, firsts, strict=True):
+            end = first + task.replicas
+            if phases.count(RUNNING, first, end) + phases.count(SUCCEEDED, first, end) < task.min_replicas:
+                return False
+        return True
+
+
+def is_over(phase: int) -> bool:
+    return phase >= SUCCEEDED
+
+
+def advance(job: Job, transition: tr.Transition, now_ms: int) -> None:
+    """What `transition` does to `job`. Raises InvariantBroken if it is not possible in the job's state."""
+    if isinstance(transition, tr.PodsChanged):
+        for change in transition.pods:
+            job.phases[change.pod] = change.phase
+        return
+    job.state = lifecycle.after(job.state, type(transition), job.spec.id)
+    _EFFECTS[type(transition)](job, transition, now_ms)
+
+
+def _placed(job: Job, t: tr.JobPlaced, now_ms: int) -> None:
+    job.epoch = t.epoch
+    job.placement = t.groups
+    job.placed_ms = now_ms
+    job.started_ms = 0
+    job.not_before_ms = 0
+    job.reason = Reason.PLACED
+    job.message = ""
+    job.exit_code = 0
+    placed = sum([count for group in t.groups for _, count in group.runs])
+    total = job.demand.pods
+    job.unplaced = total - placed
+    if placed == total:
+        job.phases = bytearray(total)
+    else:
+        job.phases = bytearray([GONE]) * total
+        for position in layout.placed_positions(job.demand.tasks, t.groups):
+            job.phases[position] = 0
+
+
+def _starting(_job: Job, _t: tr.JobStarting, _now_ms: int) -> None:
+    pass
+
+
+def _running(job: Job, _t: tr.JobRunning, now_ms: int) -> None:
+    job.started_ms = now_ms
+
+
+def _stopping(job: Job, t: tr.JobStopping, _now_ms: int) -> None:
+    job.next_state = t.next
+    job.reason = t.reason
+    job.message = t.message
+    job.not_before_ms = t.not_before_ms
+    job.exit_code = t.exit_code
+    if t.next == JobState.QUEUED:
+        job.requeues += 1
+    if t.suspects:
+        job.suspects = tuple(sorted({*job.suspects, *t.suspects}))
+
+
+def _preempted(job: Job, t: tr.JobPreempted, _now_ms: int) -> None:
+    job.next_state = JobState.QUEUED
+    job.reason = Reason.PREEMPTED
+    job.message = f"preempted by job {t.by}"
+    job.not_before_ms = t.not_before_ms
+    job.preemptions += 1
+
+
+def _requeued(job: Job, t: tr.JobRequeued, now_ms: int) -> None:
+    _end_attempt(job, t.reason, now_ms)
+    job.phases = bytearray()
+    job.unplaced = 0
+    job.reason = t.reason
+    job.not_before_ms = t.not_before_ms
+    job.next_state = ""
+
+
+def _succeeded(job: Job, _t: tr.JobSucceeded, now_ms: int) -> None:
+    job.reason = Reason.ALL_SUCCEEDED
+    job.message = ""
+    job.exit_code = 0
+    _finish(job, now_ms)
+
+
+def _failed(job: Job, t: tr.JobFailed, now_ms: int) -> None:
+    job.reason = t.reason
+    job.message = t.message
+    job.exit_code = t.exit_code
+    _finish(job, now_ms)
+
+
+def _cancelled(job: Job, t: tr.JobCancelled, now_ms: int) -> None:
+    job.reason = t.reason
+    job.message = t.message
+    _finish(job, now_ms)
+
+
+def _finish(job: Job, now_ms: int) -> None:
+    if job.placement:
+        _end_attempt(job, job.reason, now_ms)
+    job.finished_ms = now_ms
+    job.next_state = ""
+    job.not_before_ms = 0
+
+
+def _end_attempt(job: Job, reason: str, now_ms: int) -> None:
+    attempt = Attempt(
+        epoch=job.epoch,
+        placed_ms=job.placed_ms,
+        started_ms=job.started_ms,
+        ended_ms=now_ms,
+        reason=reason,
+        message=job.message,
+        exit_code=job.exit_code,
+        placement=job.placement,
+    )
+    job.attempts = (*job.attempts, attempt)[-ATTEMPTS_KEPT_MAX:]
+    job.placement = ()
+
+
+_EFFECTS: Final = {
+    tr.JobPlaced: _placed,
+    tr.JobStarting: _starting,
+    tr.JobRunning: _running,
+    tr.JobStopping: _stopping,
+    tr.JobPreempted: _preempted,
+    tr.JobRequeued: _requeued,
+    tr.JobSucceeded: _succeeded,
+    tr.JobFailed: _failed,
+    tr.JobCancelled: _cancelled,
+}

@@ -1,0 +1,202 @@
+"""The tree of queues: specs, paths, usage along the path (rules Q1, Q3).
+
+A queue has an immutable id ("q1", "q2", ... from a counter that never goes back), a name and a parent; its path is
+derived, so moving a queue renames nothing and touches no job. Usage is kept on every queue of the path to the root,
+so a limit is one comparison. What a command may do to the tree is checked in `queue_rules`; `apply` changes the tree
+here, `decide` works on a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from muster.core.limits import QUEUE_DEPTH_MAX
+from muster.core.model import Amounts, QueueSpec
+
+PRIORITY_SPAN: Final = 1 << 32  # job priorities fit into it, so queue rank and job priority make one integer
+
+Usage = dict[str, int]
+
+
+class Queue:
+    """One queue and what is derived from its place in the tree."""
+
+    __slots__ = ("base", "chain", "children", "fifo", "jobs", "limits", "path", "placed", "spec", "usage")
+
+    def __init__(self, spec: QueueSpec) -> None:
+        self.spec = spec
+        self.path = spec.name
+        self.chain: tuple[Queue, ...] = (self,)  # from here up to the root
+        self.limits: tuple[tuple[Queue, Amounts], ...] = ()  # the queues of the chain that have a limit
+        self.children: dict[str, str] = {}  # name -> id
+        self.usage: Usage = {}  # charged, of the whole subtree; no zeros
+        self.jobs = 0  # live jobs submitted here (leaf)
+        self.placed: dict[int, int] = {}  # priority -> running jobs here that may be preempted (rule P2)
+        self.base = 0  # added to the order key: minus the rank of the queue's priority
+        self.fifo = spec.ordering == "FIFO"
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    @property
+    def starts_jobs(self) -> bool:
+        """Whether this queue and all above it start new jobs (rule Q1)."""
+        return all(q.spec.state in ("OPEN", "CLOSED") for q in self.chain)
+
+
+class QueueTree:
+    """All queues of a cell."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Queue] = {}
+        self.by_path: dict[str, str] = {}
+        self.roots: dict[str, str] = {}  # name -> id
+        self.next_number = 1
+        self._ranks: dict[tuple[int, ...], int] = {}
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def __contains__(self, queue: str) -> bool:
+        return queue in self.by_id
+
+    def get(self, queue: str) -> Queue:
+        """By id."""
+        return self.by_id[queue]
+
+    def find(self, path: str) -> Queue | None:
+        """By path."""
+        queue = self.by_path.get(path)
+        return self.by_id[queue] if queue is not None else None
+
+    def path(self, queue: str) -> str:
+        """The path of an id; the id itself when the queue is gone."""
+        found = self.by_id.get(queue)
+        return found.path if found is not None else queue
+
+    def children_of(self, queue: str) -> dict[str, str]:
+        """Name -> id; "" for the roots."""
+        return self.by_id[queue].children if queue else self.roots
+
+    def subtree(self, root: str = "") -> Iterator[Queue]:
+        """Parents before children, siblings by name; of one queue (by id) or of the whole tree."""
+        stack = [root] if root else [self.roots[name] for name in sorted(self.roots, reverse=True)]
+        while stack:
+            queue = self.by_id[stack.pop()]
+            yield queue
+            stack.extend(queue.children[name] for name in sorted(queue.children, reverse=True))
+
+    def put(self, spec: QueueSpec) -> bool:
+        """Add or replace. Returns whether order keys of queues other than a new one may have changed."""
+        old = self.by_id.get(spec.id)
+        if old is None:
+            queue = self.by_id[spec.id] = Queue(spec)
+            self.children_of(spec.parent)[spec.name] = spec.id
+            self.next_number = max(self.next_number, int(spec.id[1:]) + 1)
+            self._derive(queue)
+            return self._rank(queue)
+        before = old.spec
+        old.spec = spec
+        fifo_changed = old.fifo != (spec.ordering == "FIFO")
+        old.fifo = spec.ordering == "FIFO"
+        moved = (before.parent, before.name) != (spec.parent, spec.name)
+        if moved:
+            usage = dict(old.usage)
+            self._add_usage(old.chain[1:], usage, -1)
+            del self.children_of(before.parent)[before.name]
+            self.children_of(spec.parent)[spec.name] = spec.id
+        if moved or before.limit != spec.limit:
+            for below in list(self.subtree(spec.id)):
+                self._derive(below)
+        if moved:
+            self._add_usage(old.chain[1:], usage, 1)
+        if moved or before.priority != spec.priority:
+            return self._rank_all() or fifo_changed
+        return fifo_changed
+
+    def remove(self, queue: str) -> None:
+        """Of a queue without children and jobs."""
+        gone = self.by_id.pop(queue)
+        del self.children_of(gone.spec.parent)[gone.spec.name]
+        self.by_path.pop(gone.path, None)
+
+    def charge(self, queue: str, amounts: Amounts) -> None:
+        """Usage goes up along the whole path (rule Q3)."""
+        for q in self.by_id[queue].chain:
+            usage = q.usage
+            for resource, amount in amounts:
+                usage[resource] = usage.get(resource, 0) + amount
+
+    def release(self, queue: str, amounts: Amounts) -> None:
+        """Usage goes down along the whole path (rule L5)."""
+        for q in self.by_id[queue].chain:
+            usage = q.usage
+            for resource, amount in amounts:
+                left = usage[resource] - amount
+                if left:
+                    usage[resource] = left
+                else:
+                    del usage[resource]
+
+    def copy(self) -> QueueTree:
+        """An independent tree with the same content, for decisions that change it."""
+        twin = QueueTree()
+        for queue in self.subtree():
+            twin.put(queue.spec)
+            copied = twin.by_id[queue.id]
+            copied.usage = dict(queue.usage)
+            copied.jobs = queue.jobs
+            copied.placed = dict(queue.placed)
+        twin.next_number = self.next_number
+        return twin
+
+    def order_key(self, queue: str, priority: int, submit_ms: int, job: str) -> tuple[int, int, str]:
+        """The total order of pending jobs: queue priority, job priority (not in FIFO), submit time, id (rule F5)."""
+        q = self.by_id[queue]
+        return (q.base if q.fifo else q.base - priority, submit_ms, job)
+
+    def _derive(self, queue: Queue) -> None:
+        """Path, chain and limits from the parent's, which are right already."""
+        parent = self.by_id[queue.spec.parent] if queue.spec.parent else None
+        if self.by_path.get(queue.path) == queue.id:
+            del self.by_path[queue.path]
+        queue.path = f"{parent.path}/{queue.spec.name}" if parent else queue.spec.name
+        self.by_path[queue.path] = queue.id
+        queue.chain = (queue, *parent.chain) if parent else (queue,)
+        queue.limits = tuple((q, q.spec.limit) for q in queue.chain if q.spec.limit)
+
+    def _rank(self, queue: Queue) -> bool:
+        rank = self._ranks.get(_priorities(queue))
+        if rank is None:
+            return self._rank_all()
+        queue.base = -rank * PRIORITY_SPAN
+        return False
+
+    def _rank_all(self) -> bool:
+        """Dense ranks of the priorities along the paths, compared level by level (rule F5)."""
+        distinct = sorted({_priorities(queue) for queue in self.by_id.values()})
+        self._ranks = {priorities: rank for rank, priorities in enumerate(distinct)}
+        changed = False
+        for queue in self.by_id.values():
+            base = -self._ranks[_priorities(queue)] * PRIORITY_SPAN
+            changed = changed or base != queue.base
+            queue.base = base
+        return changed
+
+    @staticmethod
+    def _add_usage(chain: tuple[Queue, ...], usage: Usage, sign: int) -> None:
+        for q in chain:
+            for resource, amount in usage.items():
+                left = q.usage.get(resource, 0) + sign * amount
+                if left:
+                    q.usage[resource] = left
+                else:
+                    q.usage.pop(resource, None)
+
+
+def _priorities(queue: Queue) -> tuple[int, ...]:
+    """Queue priorities from the root down, padded so that a parent compares as its child with priority 0."""
+    down = [q.spec.priority for q in reversed(queue.chain)]
+    return (*down, *[0] * (QUEUE_DEPTH_MAX - len(down)))
