@@ -313,7 +313,8 @@ class SimKubeApi:
             items = [resource.decoder.decode(msgspec.json.encode(o)) for o in found]
             return ListPage(items=items, metadata=ListMeta(resource_version=str(self._server.version)))
 
-        return await self._read(read)
+        page: ListPage[T] = await self._read(read)
+        return page
 
     async def watch(
         self, resource: Resource[T], selector: str, resource_version: str, timeout_s: float
