@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from muster.core import layout, lifecycle
 from muster.core import transitions as tr
-from muster.core.demand import Demand
+from muster.core.gangs import Gang
 from muster.core.limits import ATTEMPTS_KEPT_MAX
 from muster.core.model import GroupPlacement, InboxPosition, JobSpec, JobState, PodPhase, Reason
 
@@ -48,7 +48,7 @@ class Job(Struct, gc=False):
     queue: str  # id
     submit_position: InboxPosition
     submit_ms: int
-    demand: Demand
+    gang: Gang
     state: JobState = JobState.QUEUED
     reason: str = Reason.SUBMITTED
     message: str = ""
@@ -96,8 +96,8 @@ class Job(Struct, gc=False):
 
     def minimum_running(self) -> bool:
         """Whether every group has its minimum running or already succeeded."""
-        phases, firsts = self.phases, self.demand.firsts
-        for task, first in zip(self.demand.tasks, firsts, strict=True):
+        phases, firsts = self.phases, self.gang.firsts
+        for task, first in zip(self.gang.tasks, firsts, strict=True):
             end = first + task.replicas
             if phases.count(RUNNING, first, end) + phases.count(SUCCEEDED, first, end) < task.min_replicas:
                 return False
@@ -128,13 +128,13 @@ def _placed(job: Job, t: tr.JobPlaced, now_ms: int) -> None:
     job.message = ""
     job.exit_code = 0
     placed = sum([count for group in t.groups for _, count in group.runs])
-    total = job.demand.pods
+    total = job.gang.pods
     job.unplaced = total - placed
     if placed == total:
         job.phases = bytearray(total)
     else:
         job.phases = bytearray([GONE]) * total
-        for position in layout.placed_positions(job.demand.tasks, t.groups):
+        for position in layout.placed_positions(job.gang.tasks, t.groups):
             job.phases[position] = 0
 
 

@@ -14,11 +14,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 
-from muster.core.demand import Shape
+from muster.core.gangs import GangShape
 from muster.core.queues import PRIORITY_SPAN
 
 OrderKey = tuple[int, int, str]
-ClassKey = tuple[str, Shape, tuple[int, ...], str]  # queue, shape, nodes avoided, job id if it has a hold
+ClassKey = tuple[
+    str, GangShape, str, tuple[int, ...], str
+]  # queue, shape, cluster, nodes avoided, job id if it has a hold
 
 
 class PendingClass:
@@ -75,6 +77,7 @@ class PendingIndex:
         self.all_open = False  # something was loosened: every class may fit again
         self.loosened_in_cycle = False  # since the cycle that is now paused began
         self.opened_in_cycle: dict[ClassKey, PendingClass] = {}
+        self.reopened: dict[ClassKey, PendingClass] = {}  # by what the running cycle placed
 
     def __len__(self) -> int:
         return sum(len(c) for c in self.classes.values())
@@ -94,6 +97,7 @@ class PendingIndex:
             del self.classes[class_key]
             self.opened.pop(class_key, None)
             self.opened_in_cycle.pop(class_key, None)
+            self.reopened.pop(class_key, None)
             of_queue = self.of_queue[class_key[0]]
             del of_queue[class_key]
             if not of_queue:
@@ -106,10 +110,11 @@ class PendingIndex:
         self.opened_in_cycle[found.key] = found
 
     def open_above(self, queue: str, priority: int) -> None:
-        """A job of this priority was placed: those of the queue that are above it may preempt now (rule P2)."""
+        """A job of this priority was placed: those of the queue that are above it may preempt now (rule P2), also
+        those that the running cycle has passed already."""
         for found in self.of_queue.get(queue, {}).values():
-            if not found.open and _priority(found.first()) > priority:
-                self.open(found)
+            if _priority(found.first()) > priority:
+                self.reopened[found.key] = found
 
     def loosen(self) -> None:
         """Something became free, or a rule changed: every class may fit again."""
@@ -124,12 +129,13 @@ class PendingIndex:
 
     def cycle_ended(self, one_part: bool) -> None:
         """Every open class was looked at; those that still have jobs are blocked."""
-        if not one_part and self.loosened_in_cycle:
-            return  # part of the order was passed before: once more from the start
-        for found in self.classes.values() if self.all_open else self.opened.values():
-            found.open = False
-        self.all_open = False
-        self.opened = {} if one_part else self.opened_in_cycle
+        if one_part or not self.loosened_in_cycle:  # else part of the order was passed before: all of it once more
+            for found in self.classes.values() if self.all_open else self.opened.values():
+                found.open = False
+            self.all_open = False
+            self.opened = {} if one_part else self.opened_in_cycle
+        self.opened.update(self.reopened)
+        self.reopened = {}
         for found in self.opened.values():
             found.open = True
         self.loosened_in_cycle = False

@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from muster.core import transitions as tr
-from muster.core.demand import DemandTable
+from muster.core.gangs import GangTable
 from muster.core.jobs import Attempt, Job
 from muster.core.model import GroupPlacement, InboxPosition, JobState
 from muster.core.nodes import NodeTable
@@ -77,8 +77,6 @@ class CellState:
         self.nodes = NodeTable()
         self.node_jobs: dict[int, dict[str, None]] = {}  # node -> jobs with pods placed there
         self.vanished: dict[int, None] = {}  # removed nodes whose pods are not accounted for yet (LOG-15)
-        self.free_indices: list[int] = []  # of removed nodes without pods, ascending
-        self.next_index = 0
         self.clusters: dict[str, Cluster] = {}
 
         self.queues = QueueTree()
@@ -86,7 +84,7 @@ class CellState:
         self.entitled_seq = 0  # ledger sequence they were computed from
 
         self.jobs: dict[str, Job] = {}  # by id, in the order of submission
-        self.demands = DemandTable()
+        self.gangs = GangTable()
         self.by_name: dict[str, dict[str, str]] = {}  # namespace -> name -> id, of live jobs
         self.forgotten: dict[str, Forgotten] = {}  # oldest first
         self.forgotten_order: deque[str] = deque()
@@ -118,7 +116,9 @@ class CellState:
 
     def class_key(self, job: Job) -> ClassKey:
         """Which pending jobs fit or do not fit together with it."""
-        return (job.queue, job.demand.shape, job.suspects, job.spec.id if job.spec.id in self.holds else "")
+        spec = job.spec
+        cluster = spec.cluster_selector[0][1] if spec.cluster_selector else ""
+        return (job.queue, job.gang.shape, cluster, job.suspects, spec.id if spec.id in self.holds else "")
 
     def is_pending(self, job: Job) -> bool:
         """Whether the cycle may start it: queued and not in backoff."""

@@ -1,9 +1,9 @@
-"""What jobs ask for, shared between jobs that ask for the same.
+"""What jobs ask for as a whole, shared between jobs that ask for the same.
 
-Thousands of jobs come from one template. Their task groups are kept once (`Demand`: the groups, their totals, the size
-of the gang), and demands that differ only in names or templates share one `Shape`: two jobs of one shape fit or do not
-fit together, which is what lets the scheduling cycle skip whole classes of jobs. Counted references let a demand go
-with the last job that has it. `decide` looks demands up without counting; `apply` counts.
+Thousands of jobs come from one template. Their task groups are kept once (`Gang`: the groups, their totals, the size of
+the gang), and gangs that differ only in names or templates share one `GangShape`: two jobs of one shape fit or do not
+fit together, which is what lets the scheduling cycle skip whole classes of jobs. Counted references let a gang go with
+the last job that has it. `decide` looks gangs up without counting; `apply` counts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from muster.core import layout, resources
 from muster.core.model import Amounts, TaskGroup
 
 
-class Shape:
+class GangShape:
     """Everything about task groups that decides where they fit. Compared by identity: one object a shape."""
 
     __slots__ = ("key", "refs")
@@ -27,12 +27,24 @@ class Shape:
 ShapeKey = tuple[tuple[object, ...], ...]
 
 
-class Demand:
+class Gang:
     """The task groups of a job and what follows from them. `full` and `minimum` are totals with one "pods" a pod."""
 
-    __slots__ = ("firsts", "full", "minimum", "minimum_tasks", "per_pod", "pods", "refs", "shape", "tasks")
+    __slots__ = (
+        "firsts",
+        "full",
+        "full_map",
+        "minimum",
+        "minimum_map",
+        "minimum_tasks",
+        "per_pod",
+        "pods",
+        "refs",
+        "shape",
+        "tasks",
+    )
 
-    def __init__(self, tasks: tuple[TaskGroup, ...], shape: Shape) -> None:
+    def __init__(self, tasks: tuple[TaskGroup, ...], shape: GangShape) -> None:
         self.tasks = tasks
         self.shape = shape
         self.refs = 0
@@ -42,6 +54,7 @@ class Demand:
         self.full = resources.total(
             resources.scale(one, t.replicas) for one, t in zip(self.per_pod, tasks, strict=True)
         )
+        self.full_map = dict(self.full)
         self.minimum_tasks: tuple[TaskGroup, ...] | None = None  # None: nothing is elastic
         self.minimum = self.full
         if any(t.min_replicas < t.replicas for t in tasks):
@@ -49,6 +62,7 @@ class Demand:
             self.minimum = resources.total(
                 resources.scale(one, t.min_replicas) for one, t in zip(self.per_pod, tasks, strict=True)
             )
+        self.minimum_map = dict(self.minimum)
 
     def group_of(self, position: int) -> int:
         """The group that the pod at `position` belongs to."""
@@ -67,45 +81,45 @@ class Demand:
         return f"{self.tasks[group].name}-{position - self.firsts[group]}"
 
 
-class DemandTable:
-    """All demands and shapes of the jobs in the state."""
+class GangTable:
+    """All gangs and shapes of the jobs in the state."""
 
     def __init__(self) -> None:
-        self._demands: dict[tuple[TaskGroup, ...], Demand] = {}
-        self._shapes: dict[ShapeKey, Shape] = {}
+        self._gangs: dict[tuple[TaskGroup, ...], Gang] = {}
+        self._shapes: dict[ShapeKey, GangShape] = {}
 
-    def find(self, tasks: tuple[TaskGroup, ...]) -> Demand | None:
-        """The demand of equal task groups, if any job has it."""
-        return self._demands.get(tasks)
+    def find(self, tasks: tuple[TaskGroup, ...]) -> Gang | None:
+        """The gang of equal task groups, if any job has it."""
+        return self._gangs.get(tasks)
 
-    def find_shape(self, key: ShapeKey) -> Shape | None:
+    def find_shape(self, key: ShapeKey) -> GangShape | None:
         return self._shapes.get(key)
 
-    def take(self, tasks: tuple[TaskGroup, ...]) -> Demand:
-        """The shared demand; one more job has it."""
-        demand = self._demands.get(tasks)
-        if demand is None:
+    def take(self, tasks: tuple[TaskGroup, ...]) -> Gang:
+        """The shared gang; one more job has it."""
+        gang = self._gangs.get(tasks)
+        if gang is None:
             key = shape_key(tasks)
             shape = self._shapes.get(key)
             if shape is None:
-                shape = self._shapes[key] = Shape(key)
+                shape = self._shapes[key] = GangShape(key)
             shape.refs += 1
-            demand = self._demands[tasks] = Demand(tasks, shape)
-        demand.refs += 1
-        return demand
+            gang = self._gangs[tasks] = Gang(tasks, shape)
+        gang.refs += 1
+        return gang
 
-    def drop(self, demand: Demand) -> None:
+    def drop(self, gang: Gang) -> None:
         """One job fewer has it."""
-        demand.refs -= 1
-        if demand.refs == 0:
-            del self._demands[demand.tasks]
-            demand.shape.refs -= 1
-            if demand.shape.refs == 0:
-                del self._shapes[demand.shape.key]
+        gang.refs -= 1
+        if gang.refs == 0:
+            del self._gangs[gang.tasks]
+            gang.shape.refs -= 1
+            if gang.shape.refs == 0:
+                del self._shapes[gang.shape.key]
 
     def counts(self) -> tuple[dict[tuple[TaskGroup, ...], int], int]:
         """References by task groups, and the number of shapes: for the invariants."""
-        return {tasks: demand.refs for tasks, demand in self._demands.items()}, len(self._shapes)
+        return {tasks: gang.refs for tasks, gang in self._gangs.items()}, len(self._shapes)
 
 
 def shape_key(tasks: tuple[TaskGroup, ...]) -> ShapeKey:
