@@ -53,7 +53,7 @@ def read_jobs(file: str) -> list[job_pb2.JobSpec]:
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}", Exit.USAGE) from None
     try:
-        return list(parse(text, "stdin" if file == "-" else file))
+        return parse(text, source="stdin" if file == "-" else file)
     except JobFileError as error:
         raise CliError(str(error), Exit.USAGE) from None
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from muster.cli import show
 from muster.cli.errors import CliError, Exit
@@ -14,6 +14,8 @@ from muster.cli.session import run, unknown_queue
 from muster.client import Client, ClientError, NotFound, Queue
 
 SHORT_NAMES = {"gpu": "nvidia.com/gpu", "gpus": "nvidia.com/gpu", "mem": "memory"}
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ def portrait(queue: Queue) -> list[str]:
     return lines
 
 
-async def _checked(client: Client, path: str, call: Any) -> Any:
+async def _checked(client: Client, path: str, call: Awaitable[T]) -> T:
     """Await `call`; an unknown queue gets the nearest path, a wrong value is the user's mistake."""
     try:
         return await call

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import re
 import zlib
 from collections import Counter
@@ -23,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain, islice
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 MIB: Final = 1 << 20
 GIB: Final = 1 << 30
@@ -121,11 +120,11 @@ def read(path: Path, limit: int = 0) -> Trace:
     return trace
 
 
-def _open(path: Path) -> io.TextIOBase:
+def _open(path: Path) -> IO[str]:
     with path.open("rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
     if packed:
-        return gzip.open(path, "rt", encoding="utf-8", newline="")  # type: ignore[return-value]  # it is text
+        return gzip.open(path, "rt", encoding="utf-8", newline="")
     return path.open("rt", encoding="utf-8", newline="")
 
 

@@ -1,0 +1,216 @@
+"""`muster doctor`: looks at every part a cell needs, says which one is wrong and what to do about it.
+
+Each check is a function that yields findings; a check that cannot even look is a finding too. It only reads: nothing is
+created, changed or restarted. What `muster up` started on this machine is known from its state file and looked at as
+well; a cell elsewhere is judged by NATS and by what admission says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from muster.cli import rundir, show
+from muster.cli.errors import CliError, Exit, from_client
+from muster.cli.natsio import api, connected, round_trip_ms, stream_info
+from muster.cli.options import Format
+from muster.cli.session import probe
+from muster.client import ClientError, connect
+from muster.runtime import streams
+
+CLOCK_SKEW_MAX_S: Final = 2.0  # LOG-2: a leader further off does not lead
+INBOX_FULL_SHARE: Final = 0.8
+BACKLOG_MAX: Final = 1_000
+LAG_MAX: Final = 1_000
+LEASE_AGE_MAX_S: Final = 10.0  # a lease is renewed about once a second
+CALL_TIMEOUT_S: Final = 5.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was looked at, whether it is well, what was seen, and what to do when it is not."""
+
+    part: str
+    ok: bool
+    seen: str
+    advice: str = ""
+
+
+def doctor(*, address: str, nats: str, cell: str, output: Format) -> None:
+    """Print all findings. Raises SystemExit(UNHEALTHY) when something is wrong."""
+    found = asyncio.run(_examine(rundir.address_of(address), rundir.nats_url_of(nats), cell))
+    if show.is_machine(output):
+        show.emit(output, {"findings": [asdict(finding) for finding in found]})
+    else:
+        print("\n".join(report(found)))
+    if not all(finding.ok for finding in found):
+        raise SystemExit(Exit.UNHEALTHY)
+
+
+def report(found: list[Finding]) -> list[str]:
+    """One line a finding, the advice below those that are wrong, and a verdict."""
+    lines = []
+    for finding in found:
+        lines.append(f" {'ok   ' if finding.ok else 'WRONG'}  {finding.part:<12} {finding.seen}")
+        if not finding.ok and finding.advice:
+            lines.append(f"{'':21}-> {finding.advice}")
+    wrong = [finding.part for finding in found if not finding.ok]
+    lines.append(f" wrong: {', '.join(dict.fromkeys(wrong))}" if wrong else " everything is well")
+    return lines
+
+
+async def _examine(address: str, nats_url: str, cell: str) -> list[Finding]:
+    found: list[Finding] = []
+    for check in (_nats(nats_url, cell), _admission(address), _started_here()):
+        found += [finding async for finding in check]
+    return found
+
+
+# --- NATS: connection, clock, streams, leases -----------------------------------------------------------------------
+
+
+async def _nats(url: str, cell: str) -> AsyncIterator[Finding]:
+    try:
+        async with connected(url) as client:
+            version = client.connected_server_version
+            yield Finding("nats", True, f"{url}, version {version}, round trip {await round_trip_ms(client):.1f} ms")
+            for finding in await _streams(client, cell):
+                yield finding
+            async for finding in _leases(client):
+                yield finding
+    except CliError as error:
+        yield Finding("nats", False, error.message, error.hint)
+
+
+async def _streams(client: Any, cell: str) -> list[Finding]:
+    found: list[Finding] = []
+    specs = (
+        streams.inbox_spec(cell),
+        streams.ledger_spec(cell),
+        streams.snapshots_spec(cell),
+        streams.leases_spec(),
+        streams.events_spec(),
+    )
+    for spec in specs:
+        info = await stream_info(client, spec.name)
+        if info is None:
+            advice = f"start the services of cell {cell} against this NATS, or name the right cell with --cell"
+            found.append(Finding("stream", False, f"{spec.name} does not exist", advice))
+            continue
+        if spec.name == streams.LEASES:
+            found.append(_clock(info))
+        state, limit = info["state"], int(info["config"].get("max_bytes", -1))
+        size = int(state["bytes"])
+        seen = f"{spec.name}: {state['messages']:,} messages, {show.mebibytes(size)}"
+        full = limit > 0 and size > limit * INBOX_FULL_SHARE
+        advice = "it will soon refuse writes: is a queue-manager leading, and is the log trimmed behind snapshots?"
+        found.append(Finding("stream", not full, seen + (f", {size / limit:.0%} full" if full else ""), advice))
+    return found
+
+
+def _clock(info: dict[str, Any]) -> Finding:
+    """This machine's clock against the server's (LOG-2)."""
+    try:
+        server_s = datetime.fromisoformat(str(info["ts"]).replace("Z", "+00:00")).timestamp()
+    except (KeyError, ValueError):
+        return Finding("clock", True, "the server does not tell its time")
+    skew_s = time.time() - server_s
+    seen = f"{abs(skew_s) * 1000:.0f} ms {'ahead of' if skew_s >= 0 else 'behind'} NATS"
+    return Finding("clock", abs(skew_s) <= CLOCK_SKEW_MAX_S, seen, "synchronise the clocks (NTP): no leader leads")
+
+
+async def _leases(client: Any) -> AsyncIterator[Finding]:
+    found = await api(client, f"STREAM.INFO.{streams.LEASES}", {"subjects_filter": ">"})
+    subjects = sorted((found.get("state") or {}).get("subjects") or {})
+    if "error" not in found and not subjects:
+        yield Finding("lease", False, "nobody holds any lease", "start queue-managers and binders")
+    for subject in subjects:
+        answer = await api(client, f"STREAM.MSG.GET.{streams.LEASES}", {"last_by_subj": subject})
+        message = answer.get("message") or {}
+        name = subject.removeprefix("muster.leases.")
+        try:
+            at = datetime.fromisoformat(str(message["time"])[:26].rstrip("Z") + "+00:00")
+        except (KeyError, ValueError):
+            continue
+        age_s = time.time() - at.timestamp()
+        seen = f"{name}: renewed {show.duration(max(0.0, age_s))} ago"
+        advice = f"whoever holds {name} is gone or stuck: see the logs of that service"
+        yield Finding("lease", age_s <= LEASE_AGE_MAX_S, seen, advice)
+
+
+# --- admission and what it knows of the cell ------------------------------------------------------------------------
+
+
+async def _admission(address: str) -> AsyncIterator[Finding]:
+    try:
+        probe(address)
+        async with connect(address, timeout_s=CALL_TIMEOUT_S) as client:
+            cell = await client.cell()
+    except CliError as error:
+        yield Finding("admission", False, error.message, error.hint)
+        return
+    except ClientError as error:
+        failed = from_client(error, address)
+        yield Finding("admission", False, failed.message, failed.hint)
+        return
+    lag = max(0, cell.ledger_end - cell.ledger_sequence)
+    seen = f"{address} ({cell.replica}) shows ledger {cell.ledger_sequence:,}, {lag:,} behind"
+    yield Finding(
+        "admission", lag <= LAG_MAX, seen, "it cannot keep up with the ledger: give it CPU or another replica"
+    )
+    seen = f"{cell.leader or 'none'}, epoch {cell.epoch}"
+    yield Finding("leader", bool(cell.leader), seen, "no queue-manager leads: start one, or see its log")
+    backlog = max(0, cell.inbox_end - cell.inbox_committed.sequence)
+    seen = f"{backlog:,} messages wait for the leader"
+    yield Finding("inbox", backlog <= BACKLOG_MAX, seen, "the leader is down or too slow: see `muster top` and its log")
+    if not cell.clusters:
+        yield Finding(
+            "cluster", False, "the cell knows no cluster", "is a topology-updater running with MUSTER_CLUSTERS?"
+        )
+    for cluster in cell.clusters:
+        well = cluster.synced and cluster.ready_nodes > 0
+        seen = f"{cluster.name}: {cluster.ready_nodes:,} of {cluster.nodes:,} nodes ready"
+        seen += "" if cluster.synced else ", not completely listed yet"
+        yield Finding("cluster", well, seen, "topology-updater cannot list its nodes: is the API server reachable?")
+
+
+# --- what `muster up` started on this machine -----------------------------------------------------------------------
+
+
+async def _started_here() -> AsyncIterator[Finding]:
+    facts = rundir.last_up()
+    for name, address in (facts.get("metrics") or {}).items():
+        ok, seen = await asyncio.to_thread(_http, f"http://{address}/readyz")
+        log = f"{facts.get('run_dir')}/logs/{name}.log"
+        yield Finding("service", ok, f"{name}: {seen}", f"see {log}; `muster up` restarts it when it exits")
+    for name, url in (facts.get("clusters") or {}).items():
+        ok, seen = await asyncio.to_thread(_http, f"{url}/version")
+        yield Finding("kube", ok, f"{name} at {url}: {'answers' if ok else seen}", "its API server is down")
+
+
+def _http(url: str) -> tuple[bool, str]:
+    """Whether a GET succeeded, and its first line or what went wrong."""
+    try:
+        with urllib.request.urlopen(url, timeout=CALL_TIMEOUT_S) as answer:
+            text = answer.read(2048).decode(errors="replace").strip()
+            return True, _first_line(text)
+    except urllib.error.HTTPError as error:
+        return False, _first_line(error.read(2048).decode(errors="replace").strip()) or str(error)
+    except OSError as error:
+        return False, f"does not answer ({getattr(error, 'reason', error)})"
+
+
+def _first_line(text: str) -> str:
+    if text.startswith("{"):
+        try:
+            return str(json.loads(text).get("message") or "answers")
+        except ValueError:
+            return "answers"
+    return text.splitlines()[0] if text else ""
