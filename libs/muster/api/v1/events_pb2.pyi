@@ -241,49 +241,6 @@ class CommandEvent(_message.Message):
 Global___CommandEvent: _TypeAlias = CommandEvent  # noqa: Y015
 
 @_typing.final
-class NodeEvent(_message.Message):
-    """NodeEvent: types node.updated, node.removed."""
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    TYPE_FIELD_NUMBER: _builtins.int
-    CLUSTER_FIELD_NUMBER: _builtins.int
-    NODE_FIELD_NUMBER: _builtins.int
-    READY_FIELD_NUMBER: _builtins.int
-    CORDONED_FIELD_NUMBER: _builtins.int
-    LEDGER_SEQUENCE_FIELD_NUMBER: _builtins.int
-    INDEX_FIELD_NUMBER: _builtins.int
-    TIME_FIELD_NUMBER: _builtins.int
-    type: _builtins.str
-    cluster: _builtins.str
-    node: _builtins.str
-    ready: _builtins.bool
-    cordoned: _builtins.bool
-    ledger_sequence: _builtins.int
-    index: _builtins.int
-    @_builtins.property
-    def time(self) -> _timestamp_pb2.Timestamp: ...
-    def __init__(
-        self,
-        *,
-        type: _builtins.str = ...,
-        cluster: _builtins.str = ...,
-        node: _builtins.str = ...,
-        ready: _builtins.bool = ...,
-        cordoned: _builtins.bool = ...,
-        ledger_sequence: _builtins.int = ...,
-        index: _builtins.int = ...,
-        time: _timestamp_pb2.Timestamp | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "cordoned", b"cordoned", "index", b"index", "ledger_sequence", b"ledger_sequence", "node", b"node", "ready", b"ready", "time", b"time", "type", b"type"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___NodeEvent: _TypeAlias = NodeEvent  # noqa: Y015
-
-@_typing.final
 class CellEvent(_message.Message):
     """CellEvent: type cell.leader (a term began) or cell.quarantined (an inbox item was put aside, LOG-9)."""
 

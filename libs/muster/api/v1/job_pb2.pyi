@@ -1072,7 +1072,6 @@ class JobStatus(_message.Message):
     PODS_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     NEXT_STATE_FIELD_NUMBER: _builtins.int
-    REVISION_FIELD_NUMBER: _builtins.int
     state: Global___JobState.ValueType
     reason: Global___Reason.ValueType
     message: _builtins.str
@@ -1084,7 +1083,6 @@ class JobStatus(_message.Message):
     """Of the pod that failed first."""
     next_state: Global___JobState.ValueType
     """What a Stopping job becomes when its pods are gone."""
-    revision: _builtins.int
     @_builtins.property
     def submit_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -1117,11 +1115,10 @@ class JobStatus(_message.Message):
         pods: Global___PodCounts | None = ...,
         attempts: _abc.Iterable[Global___Attempt] | None = ...,
         next_state: Global___JobState.ValueType = ...,
-        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["finish_time", b"finish_time", "not_before", b"not_before", "pods", b"pods", "start_time", b"start_time", "submit_time", b"submit_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "epoch", b"epoch", "exit_code", b"exit_code", "finish_time", b"finish_time", "message", b"message", "next_state", b"next_state", "not_before", b"not_before", "pods", b"pods", "queue", b"queue", "reason", b"reason", "revision", b"revision", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "epoch", b"epoch", "exit_code", b"exit_code", "finish_time", b"finish_time", "message", b"message", "next_state", b"next_state", "not_before", b"not_before", "pods", b"pods", "queue", b"queue", "reason", b"reason", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1191,7 +1188,9 @@ class Attempt(_message.Message):
     @_builtins.property
     def end_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
-    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]: ...
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]:
+        """The first 1,000; ListReplicas has all of the current placement."""
+
     def __init__(
         self,
         *,
@@ -1224,9 +1223,7 @@ class Replica(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     PHASE_FIELD_NUMBER: _builtins.int
-    ATTEMPT_FIELD_NUMBER: _builtins.int
     EXIT_CODE_FIELD_NUMBER: _builtins.int
-    MESSAGE_FIELD_NUMBER: _builtins.int
     POD_FIELD_NUMBER: _builtins.int
     task: _builtins.str
     index: _builtins.int
@@ -1234,11 +1231,11 @@ class Replica(_message.Message):
     cluster: _builtins.str
     node: _builtins.str
     phase: Global___PodPhase.ValueType
-    attempt: _builtins.int
+    """Unspecified for a placement that is over."""
     exit_code: _builtins.int
-    message: _builtins.str
+    """Of a failed pod."""
     pod: _builtins.str
-    """Name of the pod in the cluster."""
+    """What people call it: "worker-3". Its name in the cluster starts with the job's and ends with the attempt (LOG-15)."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Device indices on the node."""
@@ -1252,14 +1249,12 @@ class Replica(_message.Message):
         node: _builtins.str = ...,
         devices: _abc.Iterable[_builtins.int] | None = ...,
         phase: Global___PodPhase.ValueType = ...,
-        attempt: _builtins.int = ...,
         exit_code: _builtins.int = ...,
-        message: _builtins.str = ...,
         pod: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "cluster", b"cluster", "devices", b"devices", "exit_code", b"exit_code", "index", b"index", "message", b"message", "node", b"node", "phase", b"phase", "pod", b"pod", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "devices", b"devices", "exit_code", b"exit_code", "index", b"index", "node", b"node", "phase", b"phase", "pod", b"pod", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

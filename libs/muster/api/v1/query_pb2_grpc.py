@@ -78,7 +78,7 @@ class QueryServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """ListJobs lists jobs by submit time, then id; pages stay stable while jobs come and go.
+        """ListJobs lists jobs by submit time, then id, without pod templates and replicas; pages stay stable while jobs come and go.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

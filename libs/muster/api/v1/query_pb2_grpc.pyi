@@ -35,7 +35,7 @@ class QueryServiceStub:
     def __new__(cls, channel: _aio.Channel) -> QueryServiceAsyncStub: ...
     GetJob: _grpc.UnaryUnaryMultiCallable[_query_pb2.GetJobRequest, _query_pb2.GetJobResponse]
     ListJobs: _grpc.UnaryUnaryMultiCallable[_query_pb2.ListJobsRequest, _query_pb2.ListJobsResponse]
-    """ListJobs lists jobs by submit time, then id; pages stay stable while jobs come and go."""
+    """ListJobs lists jobs by submit time, then id, without pod templates and replicas; pages stay stable while jobs come and go."""
     WatchJobs: _grpc.UnaryStreamMultiCallable[_query_pb2.WatchJobsRequest, _query_pb2.WatchJobsResponse]
     """WatchJobs sends what happens to jobs, refusals of commands about them included (type command.refused); the first
     answer holds only the sequence it starts from. Resume with the sequence of the last event seen; OUT_OF_RANGE: the sequence is
@@ -55,7 +55,7 @@ class QueryServiceAsyncStub(QueryServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetJob: _aio.UnaryUnaryMultiCallable[_query_pb2.GetJobRequest, _query_pb2.GetJobResponse]  # type: ignore[assignment]
     ListJobs: _aio.UnaryUnaryMultiCallable[_query_pb2.ListJobsRequest, _query_pb2.ListJobsResponse]  # type: ignore[assignment]
-    """ListJobs lists jobs by submit time, then id; pages stay stable while jobs come and go."""
+    """ListJobs lists jobs by submit time, then id, without pod templates and replicas; pages stay stable while jobs come and go."""
     WatchJobs: _aio.UnaryStreamMultiCallable[_query_pb2.WatchJobsRequest, _query_pb2.WatchJobsResponse]  # type: ignore[assignment]
     """WatchJobs sends what happens to jobs, refusals of commands about them included (type command.refused); the first
     answer holds only the sequence it starts from. Resume with the sequence of the last event seen; OUT_OF_RANGE: the sequence is
@@ -84,7 +84,7 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _query_pb2.ListJobsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_query_pb2.ListJobsResponse, _abc.Awaitable[_query_pb2.ListJobsResponse]]:
-        """ListJobs lists jobs by submit time, then id; pages stay stable while jobs come and go."""
+        """ListJobs lists jobs by submit time, then id, without pod templates and replicas; pages stay stable while jobs come and go."""
 
     @_abc_1.abstractmethod
     def WatchJobs(

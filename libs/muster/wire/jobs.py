@@ -1,0 +1,218 @@
+"""A submitted job: from the API's message to the core's `JobSpec`, in one pass.
+
+Admission calls `to_core` once per job, after the declared rules of the proto were checked; here are the rules that the
+proto cannot say: what belongs together, what must agree with the pod template, what is reserved. Every mistake is a
+`Rejected` with the path of the field in the job. Jobs of one template differ in little, so task groups are remembered
+by their bytes: a thousand equal groups are read and stored once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final, TypeVar
+
+import msgspec
+from google.protobuf import duration_pb2
+
+from muster.api.v1 import job_pb2
+from muster.core import resources
+from muster.core import transitions as tr
+from muster.core.errors import Code, Rejected
+from muster.core.limits import GANG_PODS_MAX, JOB_BYTES_MAX
+from muster.core.model import Amounts, JobSpec, Pairs, TaskGroup, Toleration
+from muster.wire import ids, podtemplate, reserved
+
+POLICIES: Final = {
+    job_pb2.PLACEMENT_POLICY_UNSPECIFIED: "",
+    job_pb2.PLACEMENT_POLICY_PACK: "PACK",
+    job_pb2.PLACEMENT_POLICY_SPREAD: "SPREAD",
+}
+DURATION_SECONDS_MAX: Final = 10 * 366 * 24 * 3600
+T = TypeVar("T")
+
+LABEL_KEY: Final = re.compile(
+    r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
+LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+GROUPS_REMEMBERED_MAX: Final = 4096
+REMEMBERED_BYTES_MAX: Final = 4096  # of a group with its template; larger ones are read each time
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a submission comes from: what the server knows and the job does not say."""
+
+    cell: str
+    request_id: str
+    submitter: str
+    trace: str = ""
+
+
+class JobReader:
+    """Reads jobs. Keeps what it has read of task groups, so one per process."""
+
+    def __init__(self) -> None:
+        self._groups: OrderedDict[bytes, TaskGroup] = OrderedDict()
+
+    def to_core(self, spec: job_pb2.JobSpec, index: int, origin: Origin) -> JobSpec:
+        """Job number `index` of its request. Raises Rejected."""
+        for field, _ in spec.ListFields():
+            if field.name in reserved.JOB_FIELDS:
+                raise reserved.refusal(field.name)
+        if spec.submitter:
+            raise Rejected(Code.INVALID_ARGUMENT, "submitter", "is set by the server: leave it out")
+        namespace = spec.namespace or ids.DEFAULT_NAMESPACE
+        _check_size(spec)
+        template = spec.template
+        tasks = tuple([self._group(task, at, template) for at, task in enumerate(spec.tasks)])
+        _check_groups(tasks)
+        job = JobSpec(
+            id=ids.job_id(origin.cell, namespace, origin.request_id, index),
+            namespace=namespace,
+            name=spec.name,
+            queue=spec.queue.strip("/"),
+            tasks=tasks,
+            priority=spec.priority,
+            submitter=origin.submitter,
+            request_id=origin.request_id,
+            digest=ids.body_digest(spec),
+            labels=_labels(spec.labels) if spec.labels else (),
+            annotations=tuple(sorted(spec.annotations.items())) if spec.annotations else (),
+            max_runtime_ms=_milliseconds(spec.max_runtime, "max_runtime") if spec.HasField("max_runtime") else 0,
+            max_wait_ms=_milliseconds(spec.max_wait, "max_wait") if spec.HasField("max_wait") else 0,
+            cluster_selector=tuple(sorted(spec.cluster_selector.items())) if spec.cluster_selector else (),
+            preemptible=spec.preemptible if spec.HasField("preemptible") else True,
+            trace=spec.trace_context or origin.trace,
+        )
+        if len(tasks) > 1 and tr.spec_bytes(job) > JOB_BYTES_MAX:  # a template of the job counts once per group
+            _check_encoded_size(job)
+        return job
+
+    def _group(self, task: job_pb2.TaskGroup, at: int, job_template: str) -> TaskGroup:
+        template = task.template or job_template
+        if len(template) > REMEMBERED_BYTES_MAX:
+            return _read_group(task, template, f"tasks[{at}]")
+        key = task.SerializeToString() + b"\0" + template.encode()
+        group = self._groups.get(key)
+        if group is None:
+            group = _read_group(task, template, f"tasks[{at}]")
+            if len(key) <= REMEMBERED_BYTES_MAX:
+                self._groups[key] = group
+                if len(self._groups) > GROUPS_REMEMBERED_MAX:
+                    self._groups.popitem(last=False)
+        return group
+
+
+def _read_group(task: job_pb2.TaskGroup, template: str, where: str) -> TaskGroup:
+    for field, _ in task.ListFields():
+        if field.name in reserved.TASK_FIELDS:
+            raise reserved.refusal(f"{where}.{field.name}")
+    minimum = task.min_replicas if task.HasField("min_replicas") else task.replicas
+    if minimum > task.replicas:
+        message = f"{minimum} is more than replicas ({task.replicas})"
+        raise Rejected(Code.INVALID_ARGUMENT, f"{where}.min_replicas", message, "G1")
+    needs = podtemplate.read(template, "template" if not task.template else f"{where}.template")
+    return TaskGroup(
+        name=task.name,
+        replicas=task.replicas,
+        min_replicas=minimum,
+        requests=_requests(task, needs, where),
+        node_selector=_agree(tuple(sorted(task.node_selector.items())), needs.node_selector, f"{where}.node_selector"),
+        affinity=_agree(_affinity(task, where), needs.affinity, f"{where}.affinity"),
+        tolerations=_agree(_tolerations(task, where), needs.tolerations, f"{where}.tolerations"),
+        policy=POLICIES[task.policy],
+        template=template.encode(),
+    )
+
+
+def _requests(task: job_pb2.TaskGroup, needs: podtemplate.PodNeeds, where: str) -> Amounts:
+    field = f"{where}.resources"
+    stated = resources.parse_requests(task.resources, field)
+    resources.check_devices(stated, field)
+    if stated and needs.requests and stated != needs.requests:
+        message = (
+            f"{resources.format_amounts(stated)} differs from the template's containers, which ask for "
+            f"{resources.format_amounts(needs.requests)}: give one of the two"
+        )
+        raise Rejected(Code.INVALID_ARGUMENT, field, message)
+    return stated or needs.requests
+
+
+def _affinity(task: job_pb2.TaskGroup, where: str) -> podtemplate.Affinity:
+    terms = []
+    for at, term in enumerate(task.affinity):
+        place = f"{where}.affinity[{at}]"
+        if not term.requirements:
+            raise Rejected(Code.INVALID_ARGUMENT, place, "selects nothing: give it requirements")
+        terms.append(
+            tuple(
+                podtemplate.requirement(r.key, r.operator, r.values, f"{place}.requirements[{i}]")
+                for i, r in enumerate(term.requirements)
+            )
+        )
+    return tuple(terms)
+
+
+def _tolerations(task: job_pb2.TaskGroup, where: str) -> tuple[Toleration, ...]:
+    return tuple(
+        podtemplate.toleration(
+            key=t.key, operator=t.operator, value=t.value, effect=t.effect, field=f"{where}.tolerations[{at}]"
+        )
+        for at, t in enumerate(task.tolerations)
+    )
+
+
+def _agree(stated: T, from_template: T, field: str) -> T:
+    """The one that is there. Raises Rejected when both are and differ."""
+    if stated and from_template and stated != from_template:
+        raise Rejected(Code.INVALID_ARGUMENT, field, "differs from what the pod template says: give one of the two")
+    return stated or from_template
+
+
+def _check_groups(tasks: tuple[TaskGroup, ...]) -> None:
+    pods = 0
+    names: set[str] = set()
+    for at, task in enumerate(tasks):
+        pods += task.replicas
+        if task.name in names:
+            raise Rejected(Code.INVALID_ARGUMENT, f"tasks[{at}].name", f'"{task.name}" is there twice', "G1")
+        names.add(task.name)
+    if pods > GANG_PODS_MAX:
+        message = f"{pods} pods in one job, at most {GANG_PODS_MAX} are possible: split it"
+        raise Rejected(Code.INVALID_ARGUMENT, "tasks", message, "LOG-8")
+
+
+def _check_size(spec: job_pb2.JobSpec) -> None:
+    size = spec.ByteSize()
+    if size > JOB_BYTES_MAX:
+        raise _too_large(size)
+
+
+def _check_encoded_size(job: JobSpec) -> None:
+    size = len(msgspec.msgpack.encode(job))
+    if size > JOB_BYTES_MAX:
+        raise _too_large(size)
+
+
+def _too_large(size: int) -> Rejected:
+    message = f"the job has {size // 1024} KiB, at most {JOB_BYTES_MAX // 1024} KiB are possible: mount large data"
+    return Rejected(Code.INVALID_ARGUMENT, "template", message, "LOG-8")
+
+
+def _labels(labels: Mapping[str, str]) -> Pairs:
+    for key, value in labels.items():
+        if not LABEL_KEY.fullmatch(key):
+            raise Rejected(Code.INVALID_ARGUMENT, f"labels.{key[:80]}", "is not a label key as Kubernetes wants it")
+        if not LABEL_VALUE.fullmatch(value):
+            message = f'"{value[:80]}" is not a label value: at most 63 letters, digits, "-", "_", "."'
+            raise Rejected(Code.INVALID_ARGUMENT, f"labels.{key}", message)
+    return tuple(sorted(labels.items()))
+
+
+def _milliseconds(duration: duration_pb2.Duration, field: str) -> int:
+    if duration.seconds < 0 or duration.nanos < 0 or not (duration.seconds or duration.nanos):
+        raise Rejected(Code.INVALID_ARGUMENT, field, "must be more than nothing")
+    if duration.seconds > DURATION_SECONDS_MAX:
+        raise Rejected(Code.INVALID_ARGUMENT, field, "is more than ten years")
+    return duration.seconds * 1000 + -(-duration.nanos // 1_000_000)

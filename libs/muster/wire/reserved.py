@@ -1,0 +1,49 @@
+"""The fields that are part of the API but not of this build: each is refused by name until its rule exists.
+
+The names are those of the proto. Whoever builds one takes it out of here, reads it in `jobs`, and gives the core's
+JobSpec a field for it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from muster.core.errors import Code, Rejected
+
+JOB_FIELDS: Final = frozenset(
+    {
+        "on_behalf_of",
+        "account",
+        "priority_class",
+        "suspend",
+        "holds",
+        "not_before",
+        "deadline",
+        "depends_on",
+        "job_set",
+        "array",
+        "completion",
+        "success_policies",
+        "failure_policy",
+        "lifecycle_policies",
+        "checkpoint",
+        "environment",
+        "resource_claims",
+        "may_span_clusters",
+        "exclusive_node",
+        "topology",
+        "reservation",
+        "licences",
+        "max_retries",
+        "ttl_after_finished",
+        "objects",
+        "expected_runtime",
+        "node_lost_timeout",
+    }
+)
+TASK_FIELDS: Final = frozenset({"near", "topology", "alternatives", "gpu_models", "resource_claims"})
+
+
+def refusal(field: str) -> Rejected:
+    """What a caller who sets a reserved field is told. `field` is its path in the job."""
+    return Rejected(Code.UNIMPLEMENTED, field, f"{field} is part of the API but not built yet: leave it out")

@@ -1,0 +1,171 @@
+"""Jobs of the cell's state as the API's messages.
+
+`brief` is what lists carry: no pod templates, no replicas. `full` has both, the replicas of each attempt up to
+`REPLICAS_SHOWN_MAX`; `replicas` walks all pods of the current placement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final
+
+from google.protobuf import duration_pb2, timestamp_pb2
+
+from muster.api.v1 import job_pb2
+from muster.core import layout
+from muster.core.model import GroupPlacement, InboxPosition, JobSpec, PodPhase, TaskGroup
+from muster.core.state import CellState, Job
+from muster.wire import enums, quantities
+
+REPLICAS_SHOWN_MAX: Final = 1000
+POLICIES: Final = {
+    "": job_pb2.PLACEMENT_POLICY_UNSPECIFIED,
+    "PACK": job_pb2.PLACEMENT_POLICY_PACK,
+    "SPREAD": job_pb2.PLACEMENT_POLICY_SPREAD,
+}
+
+
+def brief(state: CellState, job: Job) -> job_pb2.Job:
+    return job_pb2.Job(id=job.id, spec=_spec(job.spec, templates=False), status=_status(state, job))
+
+
+def full(state: CellState, job: Job) -> job_pb2.Job:
+    message = job_pb2.Job(id=job.id, spec=_spec(job.spec, templates=True), status=_status(state, job))
+    for past in job.attempts:
+        attempt = message.status.attempts.add(
+            epoch=past.epoch,
+            place_time=timestamp(past.placed_ms),
+            start_time=timestamp(past.started_ms),
+            end_time=timestamp(past.ended_ms),
+            reason=enums.reason(past.reason),
+            message=past.message,
+            exit_code=past.exit_code,
+        )
+        attempt.replicas.extend(islice(_replicas(state, job, past.placement, b""), REPLICAS_SHOWN_MAX))
+    if job.placement:
+        attempt = message.status.attempts.add(
+            epoch=job.epoch,
+            place_time=timestamp(job.placed_ms),
+            start_time=timestamp(job.started_ms),
+            message=job.message,
+        )
+        attempt.replicas.extend(islice(replicas(state, job), REPLICAS_SHOWN_MAX))
+    return message
+
+
+def replicas(state: CellState, job: Job) -> Iterator[job_pb2.Replica]:
+    """The pods of the current placement, in the order of the job's groups."""
+    return _replicas(state, job, job.placement, job.phases)
+
+
+def _replicas(
+    state: CellState, job: Job, placement: tuple[GroupPlacement, ...], phases: bytes | bytearray
+) -> Iterator[job_pb2.Replica]:
+    for pod in layout.each_pod(job.spec.tasks, placement):
+        node = state.nodes.spec(pod.node)
+        task = job.spec.tasks[pod.group].name
+        phase = phases[pod.position] if phases else None
+        yield job_pb2.Replica(
+            task=task,
+            index=pod.index,
+            cluster=node.cluster,
+            node=node.name,
+            devices=pod.devices,
+            phase=job_pb2.POD_PHASE_UNSPECIFIED if phase is None else enums.PHASES[phase],
+            exit_code=job.exit_code if phase == PodPhase.FAILED else 0,
+            pod=f"{task}-{pod.index}",
+        )
+
+
+def _status(state: CellState, job: Job) -> job_pb2.JobStatus:
+    return job_pb2.JobStatus(
+        state=enums.state(job.state),
+        reason=enums.reason(job.reason),
+        message=job.message,
+        queue=state.queues.path(job.queue) if job.queue in state.queues else job.spec.queue,
+        submit_time=timestamp(job.submit_ms),
+        start_time=timestamp(job.started_ms),
+        finish_time=timestamp(job.finished_ms),
+        not_before=timestamp(job.not_before_ms),
+        epoch=job.epoch,
+        exit_code=job.exit_code,
+        pods=_counts(job),
+        next_state=enums.state(job.next_state),
+    )
+
+
+def _counts(job: Job) -> job_pb2.PodCounts:
+    phases = job.phases
+    if not phases:
+        return job_pb2.PodCounts(wanted=job.gang.pods)
+    return job_pb2.PodCounts(
+        wanted=job.gang.pods,
+        placed=phases.count(PodPhase.PLACED),
+        created=phases.count(PodPhase.CREATED),
+        running=phases.count(PodPhase.RUNNING),
+        succeeded=phases.count(PodPhase.SUCCEEDED),
+        failed=phases.count(PodPhase.FAILED),
+        gone=phases.count(PodPhase.GONE),
+    )
+
+
+def _spec(spec: JobSpec, *, templates: bool) -> job_pb2.JobSpec:
+    return job_pb2.JobSpec(
+        name=spec.name,
+        namespace=spec.namespace,
+        queue=spec.queue,
+        tasks=[_task(task, templates=templates) for task in spec.tasks],
+        priority=spec.priority,
+        max_runtime=duration(spec.max_runtime_ms),
+        max_wait=duration(spec.max_wait_ms),
+        labels=dict(spec.labels),
+        annotations=dict(spec.annotations),
+        cluster_selector=dict(spec.cluster_selector),
+        preemptible=spec.preemptible,
+        submitter=spec.submitter,
+        trace_context=spec.trace,
+    )
+
+
+def _task(task: TaskGroup, *, templates: bool) -> job_pb2.TaskGroup:
+    return job_pb2.TaskGroup(
+        name=task.name,
+        replicas=task.replicas,
+        min_replicas=task.min_replicas,
+        resources=quantities.requests(task.requests),
+        node_selector=dict(task.node_selector),
+        affinity=[
+            job_pb2.NodeSelectorTerm(
+                requirements=[job_pb2.NodeRequirement(key=r.key, operator=r.operator, values=r.values) for r in term]
+            )
+            for term in task.affinity
+        ],
+        tolerations=[
+            job_pb2.Toleration(key=t.key, operator=t.operator, value=t.value, effect=t.effect) for t in task.tolerations
+        ],
+        policy=POLICIES[task.policy],
+        template=task.template.decode() if templates else "",
+    )
+
+
+def timestamp(milliseconds: int) -> timestamp_pb2.Timestamp | None:
+    """None for 0, which stands for "not yet"."""
+    if not milliseconds:
+        return None
+    return timestamp_pb2.Timestamp(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
+
+
+def duration(milliseconds: int) -> duration_pb2.Duration | None:
+    """None for 0, which stands for "none"."""
+    if not milliseconds:
+        return None
+    return duration_pb2.Duration(seconds=milliseconds // 1000, nanos=milliseconds % 1000 * 1_000_000)
+
+
+def position(value: InboxPosition) -> job_pb2.InboxPosition:
+    return job_pb2.InboxPosition(sequence=value.seq, item=value.item)
+
+
+def positions(values: Iterable[InboxPosition]) -> list[job_pb2.InboxPosition]:
+    return [position(value) for value in values]
