@@ -1,8 +1,8 @@
 """The pods of a placement, one by one: what `GroupPlacement`'s runs and device bytes mean.
 
-A job's pods are numbered through: groups in order, replicas in order, whether placed or not, so a pod keeps its position
-when an elastic group grows. Within a group the placed pods are the first ones, laid along the runs. `apply`, the node
-table, explain and the binder read placements through this module; only the overlay writes them.
+A job's pods are numbered through: groups in order, replicas in order, whether placed or not, so a pod keeps its
+position when an elastic group grows. Within a group the placed pods are the first ones, laid along the runs. `apply`,
+the node table, explain and the binder read placements through this module; only the overlay writes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Pod(NamedTuple):
 
     position: int
     group: int
-    index: int  # within the group
+    replica: int  # within the group
     node: int
     devices: bytes
 
@@ -96,3 +96,12 @@ def select(
                 )
                 yield group.group, node, at - begin, devices
             start = end
+
+
+def runs_of(placement: Sequence[GroupPlacement]) -> Iterator[tuple[int, int, int, bytes]]:
+    """All runs as (group, node, count, devices)."""
+    for group in placement:
+        width, at = devices_per_pod(group), 0
+        for node, count in group.runs:
+            yield group.group, node, count, group.devices[at : at + width * count]
+            at += width * count

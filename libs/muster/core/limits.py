@@ -9,6 +9,7 @@ JOB_BYTES_MAX: Final = 256 * 1024  # LOG-8, encoded SubmitJob
 GANG_PODS_MAX: Final = 40_000  # LOG-8: one gang fits one transaction with room to spare
 TASK_GROUPS_MAX: Final = 64
 DEVICES_PER_NODE_MAX: Final = 16
+NODES_MAX: Final = 1 << 20  # indices ever given in a cell; placement keys keep 20 bits for them
 REQUEST_IDS_MAX: Final = 2_000_000  # LOG-11
 REQUEST_ID_TTL_MS: Final = 7 * 24 * 3600 * 1000  # LOG-11
 FINISHED_TTL_MS: Final = 3600 * 1000  # LOG-16
