@@ -8,6 +8,7 @@ well; a cell elsewhere is judged by NATS and by what admission says.
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import time
 import urllib.error
@@ -139,10 +140,20 @@ async def _leases(client: Any) -> AsyncIterator[Finding]:
             at = datetime.fromisoformat(str(message["time"])[:26].rstrip("Z") + "+00:00")
         except (KeyError, ValueError):
             continue
-        age_s = time.time() - at.timestamp()
-        seen = f"{name}: renewed {show.duration(max(0.0, age_s))} ago"
-        advice = f"whoever holds {name} is gone or stuck: see the logs of that service"
+        age_s = max(0.0, time.time() - at.timestamp())
+        record = _lease_record(message)
+        owner, released = str(record.get("owner", "?")), bool(record.get("released"))
+        seen = f"{name}: {'released by' if released else 'held by'} {owner}, {show.duration(age_s)} ago"
+        advice = f"nobody does the work of {name}: start its service, or see the log of {owner}"
         yield Finding("lease", age_s <= LEASE_AGE_MAX_S, seen, advice)
+
+
+def _lease_record(message: dict[str, Any]) -> dict[str, Any]:
+    try:
+        found = json.loads(base64.b64decode(str(message.get("data", ""))))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 # --- admission and what it knows of the cell ------------------------------------------------------------------------
