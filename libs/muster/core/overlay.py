@@ -158,7 +158,7 @@ class Overlay:
         for shape, group in zip(shapes, groups, strict=True):
             if shape.demand.impossible or self._unfit.get(shape.number, group.min_replicas + 1) <= group.min_replicas:
                 return None
-        clusters = self._clusters(cluster_mask)
+        clusters = self.allowed(cluster_mask)
         everywhere = cluster_mask is None and not suspects
         if len(groups) == 1 and groups[0].replicas == groups[0].min_replicas == 1:
             placed = self._place_one(shapes[0], clusters, suspects)
@@ -173,7 +173,8 @@ class Overlay:
             self._unfit[shapes[0].number] = groups[0].min_replicas
         return placed
 
-    def _clusters(self, cluster_mask: Container[str] | None) -> list[int]:
+    def allowed(self, cluster_mask: Container[str] | None) -> list[int]:
+        """Numbers of the clusters in the mask, by name."""
         names = self.table.cluster_names
         clusters = self.cache.clusters()
         return clusters if cluster_mask is None else [c for c in clusters if names[c] in cluster_mask]
@@ -225,7 +226,7 @@ class Overlay:
         each job in turn would give. Fewer pods than `count` when no more fit.
         """
         shape = self.cache.shape(group)
-        clusters = self._clusters(cluster_mask)
+        clusters = self.allowed(cluster_mask)
         runs: list[tuple[int, int, bytes]] = []
         while count > 0 and not shape.demand.impossible:
             spot = self.best(shape, clusters, suspects)
@@ -285,4 +286,4 @@ class Overlay:
         for n in sorted(suspects):
             if n < len(facts):
                 totals[facts[n].cluster] -= shape.fit(n, self.row(n))
-        return max((totals[c] for c in self._clusters(cluster_mask)), default=0)
+        return max((totals[c] for c in self.allowed(cluster_mask)), default=0)
