@@ -4,6 +4,8 @@
 from the list's resource version and hands over each batch of changes, in order. A watch that ends or breaks is resumed
 from the last version seen (bookmarks move it while nothing changes); `Gone` (410) leads back to the list. A watch on
 which nothing arrives for `silence_s`, not even a bookmark, is dropped and resumed: connections die without a word.
+`relist` asks for a list that begins after the call, for callers that must not trust what was seen before.
+
 The handler is called synchronously and must not block; both calls come from one task, so it needs no locks.
 """
 
@@ -14,7 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from random import Random
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from muster.runtime import kube
 from muster.runtime.kube_objects import Resource, WatchEvent
@@ -22,6 +24,8 @@ from muster.runtime.ports import Clock
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
+
+SHORT_WATCH_S: Final = 1.0
 
 
 class Handler(Protocol[T_contra]):
@@ -68,17 +72,29 @@ class Informer(Generic[T]):
         self._on_error = on_error
         self._version = ""  # resume the watch here; "": list first
         self._heard_s = clock.monotonic()
-        self._listed = asyncio.Event()
         self._failures = 0
-        self.relists = 0
+        self._lists_begun = 0
+        self._lists_done = 0  # the number of the last list that was handed over
+        self._list_wanted = 1  # no list before this one is good enough
+        self._done = asyncio.Condition()
+        self._watching: asyncio.Timeout | None = None  # the current wait for events
 
     @property
     def synced(self) -> bool:
         """Whether a full list was handed over."""
-        return self._listed.is_set()
+        return self._lists_done > 0
 
-    async def wait_synced(self) -> None:
-        await self._listed.wait()
+    @property
+    def _must_list(self) -> bool:
+        return self._lists_done < self._list_wanted
+
+    async def relist(self) -> None:
+        """Returns when a list that began after this call was handed over, however long that takes."""
+        wanted = self._list_wanted = self._lists_begun + 1
+        if self._watching is not None and not self._watching.expired():
+            self._watching.reschedule(asyncio.get_running_loop().time())
+        async with self._done:
+            await self._done.wait_for(lambda: self._lists_done >= wanted)
 
     def stale_s(self) -> float:
         """Seconds since the server was last heard."""
@@ -88,7 +104,7 @@ class Informer(Generic[T]):
         """For ever; ends by cancellation. The server's errors are counted, backed off and never raised."""
         while True:
             try:
-                if not self._version:
+                if not self._version or self._must_list:
                     await self._list()
                 await self._watch()
             except kube.Gone:
@@ -104,6 +120,8 @@ class Informer(Generic[T]):
                 await self._back_off()
 
     async def _list(self) -> None:
+        self._lists_begun += 1
+        number = self._lists_begun
         objects: list[T] = []
         token = ""
         while True:
@@ -115,10 +133,11 @@ class Informer(Generic[T]):
             if not token:
                 break
         self._heard()
-        self.relists += 1
         self._handler.listed(objects)
         self._version = page.metadata.resource_version
-        self._listed.set()
+        async with self._done:
+            self._lists_done = number
+            self._done.notify_all()
 
     async def _watch(self) -> None:
         """One watch, from its start to its end, whoever ends it."""
@@ -126,16 +145,20 @@ class Informer(Generic[T]):
         timeout_s = self._settings.watch_timeout_s * (1 + self._random.random() / 5)
         stream = self._api.watch(self._resource, self._selector, self._version, timeout_s)
         async with aclosing(stream) as batches:
-            while True:
+            while not self._must_list:
                 try:
-                    async with asyncio.timeout(self._settings.silence_s):
+                    async with asyncio.timeout(self._settings.silence_s) as self._watching:
                         batch = await anext(batches)
                 except StopAsyncIteration:
                     break
                 except TimeoutError:
+                    if self._must_list:
+                        return
                     raise kube.Transient(f"nothing on the watch for {self._settings.silence_s:.0f} s") from None
+                finally:
+                    self._watching = None
                 self._deliver(batch)
-        if self._clock.monotonic() - began_s < 1.0:
+        if self._clock.monotonic() - began_s < SHORT_WATCH_S and not self._must_list:
             await self._back_off()  # a server that closes watches at once must not be hammered
 
     def _deliver(self, batch: Sequence[WatchEvent[Any]]) -> None:
