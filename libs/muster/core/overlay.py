@@ -23,12 +23,12 @@ from typing import Final
 from muster.core import layout
 from muster.core.candidates import Order, OverlayOrder
 from muster.core.errors import InvariantBroken
+from muster.core.gang_trial import Trial
 from muster.core.model import GroupPlacement, TaskGroup
 from muster.core.nodes import Int64Array, NodeTable
 from muster.core.placement import INDEX_BITS, INDEX_MASK, choose_devices, sound_devices
 from muster.core.rows import Row, charge_row
 from muster.core.shapes import Shape, cache_of
-from muster.core.trial import Trial
 
 NOBODY: Final[frozenset[int]] = frozenset()
 Spot = tuple[int, int, int]  # (tier, primary and secondary part of the key, node)
