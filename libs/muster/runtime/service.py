@@ -181,9 +181,11 @@ async def _connect(name: str, values: CommonSettings) -> Bus:
 
     timeout_s = values.nats_connect_timeout_ms / 1000
     try:
-        return await nats_bus.connect(values.nats_url, name=f"{name}/{values.replica}", timeout_s=timeout_s)
-    except ConnectionClosed as error:
-        raise ProcessMustEnd(ExitCode.UNAVAILABLE, f"{error} (MUSTER_NATS_URL)") from error
+        async with asyncio.timeout(timeout_s):
+            return await nats_bus.connect(values.nats_url, name=f"{name}/{values.replica}")
+    except TimeoutError as error:
+        message = f"no NATS at {values.nats_url} within {timeout_s:g} s (MUSTER_NATS_URL)"
+        raise ProcessMustEnd(ExitCode.UNAVAILABLE, message) from error
 
 
 async def serve(context: ServiceContext[S], build: Build[S]) -> ExitCode:

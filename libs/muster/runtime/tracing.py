@@ -88,6 +88,11 @@ class Tracing:
         """The traceparent of the span this code runs in, "" outside of one."""
         return inject(trace.get_current_span().get_span_context()) if self.enabled else ""
 
+    def headers(self) -> Mapping[str, str]:
+        """Headers for a message sent from here."""
+        traceparent = self.current()
+        return {"traceparent": traceparent} if traceparent else {}
+
     # --- spans around code ------------------------------------------------------------------------------------------
 
     def span(
