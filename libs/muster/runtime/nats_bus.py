@@ -18,7 +18,7 @@ from typing import Any, Final
 from nats import errors as nats_errors
 from nats.aio.client import Client
 
-from muster.runtime.bus_errors import BusRefused, ConnectionClosed
+from muster.runtime.bus_errors import BusRefused
 from muster.runtime.nats_publish import Requests
 from muster.runtime.nats_read import read_stream
 from muster.runtime.ports import OutcomeUnknown, StoredMessage, Stream, StreamInfo, StreamSpec
@@ -39,18 +39,18 @@ NO_MESSAGE: Final = 10037
 _log: Final = logging.getLogger("muster.nats")
 
 
-async def connect(url: str, *, name: str = "muster", domain: str = "", timeout_s: float = 30.0) -> NatsBus:
+async def connect(url: str, *, name: str = "muster", domain: str = "") -> NatsBus:
     """A connection to the NATS at `url` (user and password may be in it; several, separated by commas).
 
-    `domain` is the JetStream domain when connecting through a leaf node. Raises ConnectionClosed after `timeout_s`.
+    Tries for ever: put `asyncio.timeout` around it. `domain` is the JetStream domain when connecting through a leaf
+    node.
     """
     bus = NatsBus(domain)
     try:
-        async with asyncio.timeout(timeout_s):
-            await bus.open(url, name)
-    except TimeoutError:
+        await bus.open(url, name)
+    except BaseException:
         await bus.close()
-        raise ConnectionClosed(f"no NATS at {url} within {timeout_s:g} s") from None
+        raise
     return bus
 
 
