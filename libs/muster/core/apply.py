@@ -15,13 +15,13 @@ from msgspec.structs import force_setattr
 
 from muster.core import transitions as tr
 from muster.core.errors import InvariantBroken
-from muster.core.jobs import Job, advance, is_over
+from muster.core.jobs import Job, advance, is_over, live_positions
 from muster.core.limits import REFUSALS_REMEMBERED_MAX
 from muster.core.model import Amounts, GroupPlacement, JobState
 from muster.core.state import Ask, CellState, Cluster, Forgotten, Hold
 from muster.core.timers import Due, TimerEntry
 
-PREEMPTIBLE_STATES: Final = frozenset({JobState.PLACED, JobState.STARTING, JobState.RUNNING})
+RUNNING_STATES: Final = frozenset({JobState.PLACED, JobState.STARTING, JobState.RUNNING})
 STRUCTURAL: Final = frozenset(
     {tr.NodeUpserted, tr.NodeRemoved, tr.NodeZonesUpdated, tr.QueueUpserted, tr.QueueRemoved}
 )  # after these a cycle needs the new nodes or queues, so it waits for the next transaction
@@ -86,7 +86,7 @@ def timer_is_spent(state: CellState, entry: TimerEntry) -> bool:
         return hold is None or hold.expires_ms != due_ms
     job = state.jobs.get(job_id)
     if what == Due.MAX_RUNTIME:
-        return job is None or job.epoch != epoch or job.state not in PREEMPTIBLE_STATES
+        return job is None or job.epoch != epoch or job.state not in RUNNING_STATES
     return False
 
 
@@ -125,11 +125,11 @@ def _command_refused(state: CellState, t: tr.CommandRefused) -> None:
 
 
 def _cycle_paused(state: CellState, t: tr.CyclePaused) -> None:
-    one_part = state.cycle_after is None
+    first_part = state.cycle_after is None
     if t.after is not None:
-        state.pending.cycle_paused(first_part=one_part)
+        state.pending.pass_paused(t.after, first_part=first_part)
     else:
-        state.pending.cycle_ended(one_part=one_part)
+        state.pending.pass_ended(one_part=first_part)
     state.cycle_after = t.after
 
 
@@ -156,7 +156,7 @@ def _seen(state: CellState, cluster: str, index: int) -> None:
 
 def _node_upserted(state: CellState, t: tr.NodeUpserted) -> None:
     state.nodes.upsert(t.index, t.spec)
-    state.vanished.pop(t.index, None)
+    state.vanished.pop(t.index, None)  # it is back: what its pods do will be reported
     _seen(state, t.spec.cluster, t.index)
     _loosened(state)
 
@@ -165,8 +165,9 @@ def _node_removed(state: CellState, t: tr.NodeRemoved) -> None:
     spec = state.nodes.spec(t.index)
     state.nodes.remove(t.index)
     _seen(state, spec.cluster, t.index)
-    if state.node_jobs.get(t.index):
-        state.vanished[t.index] = None
+    there = [j for j in state.node_jobs.get(t.index, ()) if live_positions(state.jobs[j], t.index)]
+    if there:
+        state.vanished[t.index] = dict.fromkeys(there)
 
 
 def _node_zones_updated(state: CellState, t: tr.NodeZonesUpdated) -> None:
@@ -250,12 +251,14 @@ def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
     for group in t.groups:
         for node, _ in group.runs:
             state.node_jobs.setdefault(node, {})[t.job] = None
+    queue = state.queues.by_id[job.queue]
+    queue.running[t.job] = None
     priority = job.spec.priority
     if job.spec.preemptible:
-        placed = state.queues.by_id[job.queue].placed
-        placed[priority] = placed.get(priority, 0) + 1
+        queue.placed[priority] = queue.placed.get(priority, 0) + 1
         state.changes += 1
-        state.pending.open_above(job.queue, priority)
+        if queue.preempts:
+            state.pending.reopen_above(job.queue, priority)
     state.timers.starts.append((state.now_ms, t.job, t.epoch))
     if job.spec.max_runtime_ms:
         state.timers.add(state.now_ms + job.spec.max_runtime_ms, Due.MAX_RUNTIME, t.job, t.epoch)
@@ -273,17 +276,27 @@ def _pods_changed(state: CellState, t: tr.PodsChanged) -> None:
     over = [change.pod for change in t.pods if is_over(change.phase) and not is_over(job.phases[change.pod])]
     advance(job, t, state.now_ms)
     if over:
+        if state.vanished:
+            _accounted_for(state, job)
         gang = job.gang
         state.nodes.release_pods(gang.tasks, job.placement, over)  # rule L5: pod by pod
-        if len(over) == gang.pods:
-            state.queues.release(job.queue, gang.full)
-        else:
-            counts: dict[int, int] = {}
-            for position in over:
-                group = gang.group_of(position)
-                counts[group] = counts.get(group, 0) + 1
-            state.queues.release(job.queue, gang.of_counts(counts))
+        state.queues.release(job.queue, gang.of_positions(over))
         _loosened(state)
+
+
+def _accounted_for(state: CellState, job: Job) -> None:
+    """Take the job off the vanished nodes that have none of its live pods any more."""
+    for node in list(state.vanished):
+        if job.spec.id in state.vanished[node] and not live_positions(job, node):
+            _off_vanished(state, node, job.spec.id)
+
+
+def _off_vanished(state: CellState, node: int, job_id: str) -> None:
+    there = state.vanished.get(node)
+    if there is not None:
+        there.pop(job_id, None)
+        if not there:
+            del state.vanished[node]
 
 
 def _job_changed(state: CellState, t: tr.JobStarting | tr.JobRunning) -> None:
@@ -292,19 +305,23 @@ def _job_changed(state: CellState, t: tr.JobStarting | tr.JobRunning) -> None:
 
 def _job_stopping(state: CellState, t: tr.JobStopping | tr.JobPreempted) -> None:
     job = state.jobs[t.job]
-    _not_preemptible_any_more(state, job)
+    _runs_no_more(state, job)
     advance(job, t, state.now_ms)
     state.changes += 1
 
 
-def _not_preemptible_any_more(state: CellState, job: Job) -> None:
-    if job.spec.preemptible and job.state in PREEMPTIBLE_STATES:
-        placed = state.queues.by_id[job.queue].placed
-        left = placed[job.spec.priority] - 1
+def _runs_no_more(state: CellState, job: Job) -> None:
+    """The job is about to leave Placed, Starting or Running, if it is in one of them."""
+    if job.state not in RUNNING_STATES:
+        return
+    queue = state.queues.by_id[job.queue]
+    del queue.running[job.spec.id]
+    if job.spec.preemptible:
+        left = queue.placed[job.spec.priority] - 1
         if left:
-            placed[job.spec.priority] = left
+            queue.placed[job.spec.priority] = left
         else:
-            del placed[job.spec.priority]
+            del queue.placed[job.spec.priority]
 
 
 def _leave_nodes(state: CellState, job_id: str, placement: tuple[GroupPlacement, ...]) -> None:
@@ -315,7 +332,7 @@ def _leave_nodes(state: CellState, job_id: str, placement: tuple[GroupPlacement,
                 on_node.pop(job_id, None)
                 if not on_node:
                     del state.node_jobs[node]
-                    state.vanished.pop(node, None)
+            _off_vanished(state, node, job_id)
 
 
 def _job_requeued(state: CellState, t: tr.JobRequeued) -> None:
@@ -333,7 +350,7 @@ def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCa
     job = state.jobs[t.job]
     if state.is_pending(job):
         state.pending.remove(state.class_key(job), state.order_key(job))
-    _not_preemptible_any_more(state, job)
+    _runs_no_more(state, job)
     placement = job.placement
     advance(job, t, state.now_ms)
     _leave_nodes(state, t.job, placement)

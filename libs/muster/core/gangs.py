@@ -8,6 +8,8 @@ the last job that has it. `decide` looks gangs up without counting; `apply` coun
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from muster.core import layout, resources
@@ -74,6 +76,16 @@ class Gang:
     def of_counts(self, counts: dict[int, int]) -> Amounts:
         """Totals of so many pods by group."""
         return resources.total(resources.scale(self.per_pod[group], count) for group, count in counts.items())
+
+    def of_positions(self, positions: Sequence[int]) -> Amounts:
+        """Totals of the pods at these positions."""
+        if len(positions) == self.pods:
+            return self.full
+        counts: dict[int, int] = {}
+        for position in positions:
+            group = self.group_of(position)
+            counts[group] = counts.get(group, 0) + 1
+        return self.of_counts(counts)
 
     def pod_name(self, position: int) -> str:
         """For people: "worker-3"."""

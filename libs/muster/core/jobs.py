@@ -18,7 +18,7 @@ from msgspec import Struct
 from muster.core import layout, lifecycle
 from muster.core import transitions as tr
 from muster.core.gangs import Gang
-from muster.core.limits import ATTEMPTS_KEPT_MAX
+from muster.core.limits import ATTEMPTS_KEPT_MAX, SUSPECTS_MAX
 from muster.core.model import GroupPlacement, InboxPosition, JobSpec, JobState, PodPhase, Reason
 
 SUCCEEDED: Final = int(PodPhase.SUCCEEDED)  # as plain integers: a bytearray counts those ten times faster
@@ -105,7 +105,41 @@ class Job(Struct, gc=False):
 
 
 def is_over(phase: int) -> bool:
+    """Whether a pod in this phase has stopped for good, so that it holds nothing any more (rule L5)."""
     return phase >= SUCCEEDED
+
+
+def live_positions(job: Job, node: int) -> list[int]:
+    """Positions of the job's pods on `node` that are not over, ascending."""
+    return [
+        position
+        for first, count in runs_on(job, node)
+        for position in range(first, first + count)
+        if not is_over(job.phases[position])
+    ]
+
+
+def runs_on(job: Job, node: int) -> list[tuple[int, int]]:
+    """(first position, count) of the runs of the placement that lie on `node`."""
+    found = []
+    for group in job.placement:
+        position = job.gang.firsts[group.group]
+        for index, count in group.runs:
+            if index == node:
+                found.append((position, count))
+            position += count
+    return found
+
+
+def node_of(job: Job, position: int) -> int:
+    """The node index of a placed pod; -1 if the position is not placed."""
+    for group in job.placement:
+        first = job.gang.firsts[group.group]
+        for node, count in group.runs:
+            if first <= position < first + count:
+                return node
+            first += count
+    return -1
 
 
 def advance(job: Job, transition: tr.Transition, now_ms: int) -> None:
@@ -155,7 +189,8 @@ def _stopping(job: Job, t: tr.JobStopping, _now_ms: int) -> None:
     if t.next == JobState.QUEUED:
         job.requeues += 1
     if t.suspects:
-        job.suspects = tuple(sorted({*job.suspects, *t.suspects}))
+        older = tuple(node for node in job.suspects if node not in t.suspects)
+        job.suspects = (*older, *t.suspects)[-SUSPECTS_MAX:]
 
 
 def _preempted(job: Job, t: tr.JobPreempted, _now_ms: int) -> None:

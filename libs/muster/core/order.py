@@ -26,13 +26,12 @@ ClassKey = tuple[
 class PendingClass:
     """The jobs of one class, ascending by order key. `head` skips the removed front."""
 
-    __slots__ = ("head", "key", "keys", "open")
+    __slots__ = ("head", "key", "keys")
 
     def __init__(self, key: ClassKey) -> None:
         self.key = key
         self.keys: list[OrderKey] = []
         self.head = 0
-        self.open = True
 
     def __len__(self) -> int:
         return len(self.keys) - self.head
@@ -68,16 +67,19 @@ class PendingClass:
 
 
 class PendingIndex:
-    """All classes; which of them a cycle has to look at."""
+    """All classes; which of them the cycle has to look at.
+
+    A pass of the cycle goes once through the order, over one or more transactions. A full pass looks at every class, any
+    other one only at the opened ones.
+    """
 
     def __init__(self) -> None:
         self.classes: dict[ClassKey, PendingClass] = {}
         self.of_queue: dict[str, dict[ClassKey, PendingClass]] = {}
-        self.opened: dict[ClassKey, PendingClass] = {}  # open although not all are, in order of opening
-        self.all_open = False  # something was loosened: every class may fit again
-        self.loosened_in_cycle = False  # since the cycle that is now paused began
-        self.opened_in_cycle: dict[ClassKey, PendingClass] = {}
-        self.reopened: dict[ClassKey, PendingClass] = {}  # by what the running cycle placed
+        self.opened: dict[ClassKey, PendingClass] = {}  # what this pass, or the next one, has to look at
+        self.opened_since: dict[ClassKey, PendingClass] = {}  # of these: since the pass that is now paused began
+        self.reopened: dict[ClassKey, PendingClass] = {}  # by what this pass placed: for the next one
+        self.all_open = False  # something was loosened: the next pass is a full one
 
     def __len__(self) -> int:
         return sum(len(c) for c in self.classes.values())
@@ -95,8 +97,7 @@ class PendingIndex:
         found.remove(key)
         if len(found) == 0:
             del self.classes[class_key]
-            self.opened.pop(class_key, None)
-            self.opened_in_cycle.pop(class_key, None)
+            self._close(class_key)
             self.reopened.pop(class_key, None)
             of_queue = self.of_queue[class_key[0]]
             del of_queue[class_key]
@@ -104,58 +105,55 @@ class PendingIndex:
                 del self.of_queue[class_key[0]]
 
     def open(self, found: PendingClass) -> None:
-        """The next cycle looks at this class."""
-        found.open = True
+        """The cycle looks at this class."""
         self.opened[found.key] = found
-        self.opened_in_cycle[found.key] = found
+        self.opened_since[found.key] = found
 
-    def open_above(self, queue: str, priority: int) -> None:
+    def _close(self, class_key: ClassKey) -> None:
+        self.opened.pop(class_key, None)
+        self.opened_since.pop(class_key, None)
+
+    def reopen_above(self, queue: str, priority: int) -> None:
         """A job of this priority was placed: those of the queue that are above it may preempt now (rule P2), also
-        those that the running cycle has passed already."""
+        those that the running pass has seen already."""
         for found in self.of_queue.get(queue, {}).values():
-            if _priority(found.first()) > priority:
+            if priority_of(found.first()) > priority:
                 self.reopened[found.key] = found
 
     def loosen(self) -> None:
         """Something became free, or a rule changed: every class may fit again."""
         self.all_open = True
-        self.loosened_in_cycle = True
 
-    def cycle_paused(self, first_part: bool) -> None:
-        """The cycle goes on in the next transaction. What happens from now on it may have passed already."""
+    def pass_paused(self, after: OrderKey, *, first_part: bool) -> None:
+        """The pass goes on behind `after`. Classes whose first job it has seen are blocked for the rest of it."""
         if first_part:
-            self.loosened_in_cycle = False
-            self.opened_in_cycle = {}
+            self.opened_since = {}
+            if self.all_open:
+                self.opened = dict(self.classes)
+                self.all_open = False
+        for found in [c for c in self.opened.values() if c.first() <= after]:
+            self._close(found.key)
 
-    def cycle_ended(self, one_part: bool) -> None:
-        """Every open class was looked at; those that still have jobs are blocked."""
-        if one_part or not self.loosened_in_cycle:  # else part of the order was passed before: all of it once more
-            for found in self.classes.values() if self.all_open else self.opened.values():
-                found.open = False
+    def pass_ended(self, *, one_part: bool) -> None:
+        """Everything opened was looked at, except what was opened behind the back of a pass in several parts."""
+        self.opened = {} if one_part else self.opened_since
+        if one_part:
             self.all_open = False
-            self.opened = {} if one_part else self.opened_in_cycle
         self.opened.update(self.reopened)
+        self.opened_since = {}
         self.reopened = {}
-        for found in self.opened.values():
-            found.open = True
-        self.loosened_in_cycle = False
-        self.opened_in_cycle = {}
 
-    def candidates(self) -> Iterator[PendingClass]:
-        """The classes a cycle has to look at, in no order that matters."""
-        return iter(self.classes.values() if self.all_open else self.opened.values())
+    def candidates(self, *, full: bool) -> Iterator[PendingClass]:
+        """The classes a pass has to look at, in no order that matters."""
+        return iter(self.classes.values() if full else self.opened.values())
 
     @property
     def has_candidates(self) -> bool:
+        """Whether a new pass would find anything to look at."""
         return bool(self.classes) if self.all_open else bool(self.opened)
 
-    def is_open(self, class_key: ClassKey) -> bool:
-        """Whether a job of this class is worth a look; classes that do not exist are."""
-        found = self.classes.get(class_key)
-        return found is None or found.open or self.all_open
 
-
-def _priority(key: OrderKey) -> int:
+def priority_of(key: OrderKey) -> int:
     """The job priority in an order key, of queues that do not ignore it; minus the rank of the queue's priority is
     a multiple of PRIORITY_SPAN."""
     half = PRIORITY_SPAN // 2

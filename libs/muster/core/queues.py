@@ -22,7 +22,7 @@ Usage = dict[str, int]
 class Queue:
     """One queue and what is derived from its place in the tree."""
 
-    __slots__ = ("base", "chain", "children", "fifo", "jobs", "limits", "path", "placed", "spec", "usage")
+    __slots__ = ("base", "chain", "children", "fifo", "jobs", "limits", "path", "placed", "running", "spec", "usage")
 
     def __init__(self, spec: QueueSpec) -> None:
         self.spec = spec
@@ -32,7 +32,8 @@ class Queue:
         self.children: dict[str, str] = {}  # name -> id
         self.usage: Usage = {}  # charged, of the whole subtree; no zeros
         self.jobs = 0  # live jobs submitted here (leaf)
-        self.placed: dict[int, int] = {}  # priority -> running jobs here that may be preempted (rule P2)
+        self.running: dict[str, None] = {}  # jobs here that are Placed, Starting or Running
+        self.placed: dict[int, int] = {}  # priority -> how many of these may be preempted (rule P2)
         self.base = 0  # added to the order key: minus the rank of the queue's priority
         self.fifo = spec.ordering == "FIFO"
 
@@ -45,6 +46,11 @@ class Queue:
         """Whether this queue and all above it start new jobs (rule Q1)."""
         return all(q.spec.state in ("OPEN", "CLOSED") for q in self.chain)
 
+    @property
+    def preempts(self) -> bool:
+        """Whether its jobs may preempt at all (rule P2). In FIFO order priority means nothing."""
+        return self.spec.preemption != "NEVER" and not self.fifo
+
 
 class QueueTree:
     """All queues of a cell."""
@@ -53,6 +59,7 @@ class QueueTree:
         self.by_id: dict[str, Queue] = {}
         self.by_path: dict[str, str] = {}
         self.roots: dict[str, str] = {}  # name -> id
+        self.draining: dict[str, None] = {}  # ids of queues in state DRAINING
         self.next_number = 1
         self._ranks: dict[tuple[int, ...], int] = {}
 
@@ -91,6 +98,10 @@ class QueueTree:
     def put(self, spec: QueueSpec) -> bool:
         """Add or replace. Returns whether order keys of queues other than a new one may have changed."""
         old = self.by_id.get(spec.id)
+        if spec.state == "DRAINING":
+            self.draining[spec.id] = None
+        else:
+            self.draining.pop(spec.id, None)
         if old is None:
             queue = self.by_id[spec.id] = Queue(spec)
             self.children_of(spec.parent)[spec.name] = spec.id
@@ -121,6 +132,7 @@ class QueueTree:
         gone = self.by_id.pop(queue)
         del self.children_of(gone.spec.parent)[gone.spec.name]
         self.by_path.pop(gone.path, None)
+        self.draining.pop(queue, None)
 
     def charge(self, queue: str, amounts: Amounts) -> None:
         """Usage goes up along the whole path (rule Q3)."""
@@ -148,6 +160,7 @@ class QueueTree:
             copied = twin.by_id[queue.id]
             copied.usage = dict(queue.usage)
             copied.jobs = queue.jobs
+            copied.running = dict(queue.running)
             copied.placed = dict(queue.placed)
         twin.next_number = self.next_number
         return twin

@@ -76,7 +76,7 @@ class CellState:
 
         self.nodes = NodeTable()
         self.node_jobs: dict[int, dict[str, None]] = {}  # node -> jobs with pods placed there
-        self.vanished: dict[int, None] = {}  # removed nodes whose pods are not accounted for yet (LOG-15)
+        self.vanished: dict[int, dict[str, None]] = {}  # removed nodes -> jobs with live pods there (LOG-15)
         self.clusters: dict[str, Cluster] = {}
 
         self.queues = QueueTree()

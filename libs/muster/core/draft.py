@@ -1,0 +1,262 @@
+"""The state as it will be after the transaction that is being decided.
+
+`decide` never changes the state. It writes transitions here, and what they will do is visible at once to whatever is
+decided next in the same transaction: jobs as changed copies, queue usage, names, and free nodes through an overlay
+that is thrown away. Only what a decision reads is kept up to date; the rest is left to `apply`.
+
+Bytes and work units are counted here, so that a transaction closes in time (LOG-1, LOG-8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from muster.core import transitions as tr
+from muster.core.apply import STRUCTURAL
+from muster.core.draft_nodes import DraftNodes
+from muster.core.errors import Rejected
+from muster.core.gangs import Gang, GangShape, shape_key
+from muster.core.jobs import Job, advance, is_over
+from muster.core.limits import TRANSACTION_BYTES_MAX
+from muster.core.model import Amounts, GroupPlacement, InboxPosition, PodChange, TaskGroup
+from muster.core.order import ClassKey, PendingIndex
+from muster.core.overlay import Overlay
+from muster.core.queues import Queue, QueueTree, Usage
+from muster.core.shortfall import never_fits
+from muster.core.state import CellState, Hold
+
+JOB_BYTES: Final = 160  # transitions that carry a job id, numbers and a reason; messages are counted on top
+_SMALL: Final[dict[type[tr.Transition], int]] = {  # upper bounds for kinds that come in thousands
+    tr.NodeRemoved: 40,
+    tr.JobForgotten: 64,
+    tr.CyclePaused: 80,
+    tr.PreemptionRequested: 80,
+}
+
+Release = tuple[tuple[TaskGroup, ...], tuple[GroupPlacement, ...], Sequence[int]]
+
+
+class Draft:
+    """One transaction in the making."""
+
+    def __init__(self, state: CellState, now_ms: int, work_limit: int) -> None:
+        self.state = state
+        self.now_ms = now_ms
+        self.work_limit = work_limit
+        self.work = 0
+        self.bytes = 0
+        self.transitions: list[tr.Transition] = []
+        self.tree: QueueTree = state.queues
+        self.nodes = DraftNodes(state)
+        self.structural = False  # nodes or queues changed: the cycle waits for the next transaction
+        self.loosened = False  # something became free
+        self.fresh = PendingIndex()  # jobs that became pending in this transaction
+        self.holds: dict[str, Hold] = state.holds
+        self.requests = state.requests
+        self.changed: dict[str, Job] = {}  # jobs that differ from the state's
+        self.releases: list[Release] = []
+        self._taken_names: dict[tuple[str, str], str] = {}
+        self._freed_names: dict[tuple[str, str], None] = {}
+        self._usage: dict[str, Usage] = {}
+        self._job_counts: dict[str, int] = {}
+        self._gangs: dict[tuple[TaskGroup, ...], Gang] = {}
+        self._shapes: dict[tuple[tuple[object, ...], ...], GangShape] = {}
+        self._never: dict[tuple[GangShape, str], str | None] = {}
+        self._overlay: Overlay | None = None
+
+    # --- budget -----------------------------------------------------------------------------------------------------
+
+    def spend(self, units: int) -> None:
+        self.work += units
+
+    @property
+    def exhausted(self) -> bool:
+        return self.work >= self.work_limit or self.bytes >= TRANSACTION_BYTES_MAX
+
+    def fits(self, more_bytes: int) -> bool:
+        """Whether so much more still goes into this transaction; the first thing always does (LOG-8)."""
+        return not self.transitions or self.bytes + more_bytes <= TRANSACTION_BYTES_MAX
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def emit(self, transition: tr.Transition) -> None:
+        """Write a transition that changes no job."""
+        kind = type(transition)
+        self.transitions.append(transition)
+        self.bytes += _SMALL.get(kind) or tr.estimated_bytes(transition)
+        if kind in STRUCTURAL:
+            self.structural = True
+
+    def refuse(self, position: InboxPosition, command: str, subject: str, request_id: str, why: Rejected) -> None:
+        self.emit(
+            tr.CommandRefused(
+                position=position,
+                command=command,
+                subject=subject,
+                request_id=request_id,
+                code=str(why.code),
+                field=why.field,
+                message=why.message,
+                rule=why.rule,
+            )
+        )
+
+    def change(self, job: Job, transition: tr.Transition) -> Job:
+        """Write a transition of an existing job; returns the job as it is then."""
+        job = self.edit(job)
+        advance(job, transition, self.now_ms)
+        self.transitions.append(transition)
+        self.bytes += JOB_BYTES + len(getattr(transition, "message", ""))
+        return job
+
+    def pods_changed(self, job: Job, changes: tuple[PodChange, ...]) -> Job:
+        """Phases move forward; what is over frees its node and its quota (rule L5)."""
+        job = self.edit(job)
+        over = [change.pod for change in changes if is_over(change.phase) and not is_over(job.phases[change.pod])]
+        transition = tr.PodsChanged(job.spec.id, job.epoch, changes)
+        advance(job, transition, self.now_ms)
+        self.emit(transition)
+        if over:
+            self.loosened = True
+            self.release(job.queue, job.gang.of_positions(over))
+            freed = (job.gang.tasks, job.placement, over)
+            self.releases.append(freed)
+            if self._overlay is not None:
+                self._overlay.release(*freed)
+        return job
+
+    def queued(self, job: Job, transition: tr.JobQueued) -> None:
+        """A job enters."""
+        spec = job.spec
+        self.transitions.append(transition)
+        self.bytes += tr.estimated_bytes(transition)
+        self.changed[spec.id] = job
+        self._taken_names[spec.namespace, spec.name] = spec.id
+        self._job_counts[job.queue] = self._job_counts.get(job.queue, 0) + 1
+        self.fresh.add(self.class_key(job), self.order_key(job))
+
+    def requeued(self, job: Job) -> None:
+        """The job waits again; if it has no backoff, the cycle of this transaction looks at it."""
+        if job.not_before_ms <= self.now_ms:
+            self.fresh.add(self.class_key(job), self.order_key(job))
+
+    def finished(self, job: Job) -> None:
+        """The job has just become terminal: its name and its place in the queue are free."""
+        name = (job.spec.namespace, job.spec.name)
+        self._freed_names[name] = None
+        self._taken_names.pop(name, None)
+        self._job_counts[job.queue] = self._job_counts.get(job.queue, 0) - 1
+        self.drop_hold(job.spec.id)
+
+    def placed(self, job: Job, transition: tr.JobPlaced, amounts: Amounts) -> None:
+        """The cycle has found a place; the overlay is charged already."""
+        self.transitions.append(transition)
+        self.bytes += tr.estimated_bytes(transition)
+        self.charge(job.queue, amounts)
+
+    # --- jobs -------------------------------------------------------------------------------------------------------
+
+    def job(self, job_id: str) -> Job | None:
+        """The job as it is now; not to be changed."""
+        return self.changed.get(job_id) or self.state.jobs.get(job_id)
+
+    def edit(self, job: Job) -> Job:
+        """A copy that this transaction may change."""
+        found = self.changed.get(job.spec.id)
+        if found is None:
+            found = self.changed[job.spec.id] = job.copy()
+        return found
+
+    def holder_of(self, namespace: str, name: str) -> str | None:
+        """Id of the live job of that name."""
+        key = (namespace, name)
+        if key in self._taken_names:
+            return self._taken_names[key]
+        return None if key in self._freed_names else self.state.find_by_name(namespace, name)
+
+    def gang(self, tasks: tuple[TaskGroup, ...]) -> Gang | None:
+        """Known from another job, so already validated."""
+        return self.state.gangs.find(tasks) or self._gangs.get(tasks)
+
+    def new_gang(self, tasks: tuple[TaskGroup, ...]) -> Gang:
+        key = shape_key(tasks)
+        shape = self.state.gangs.find_shape(key) or self._shapes.get(key)
+        if shape is None:
+            shape = self._shapes[key] = GangShape(key)
+        gang = self._gangs[tasks] = Gang(tasks, shape)
+        return gang
+
+    def never_fits(self, gang: Gang, cluster: str) -> str | None:
+        """Why such a gang could not run on what the clusters have, even if nothing else ran (rule Q2)."""
+        key = (gang.shape, cluster)
+        if key not in self._never:
+            # Only clusters whose first complete report was applied count.
+            counted = [c.name for c in self.state.clusters.values() if c.synced and cluster in ("", c.name)]
+            self._never[key] = never_fits(self.state.nodes, gang.tasks, cluster_mask=counted) if counted else None
+        return self._never[key]
+
+    def class_key(self, job: Job) -> ClassKey:
+        spec = job.spec
+        cluster = spec.cluster_selector[0][1] if spec.cluster_selector else ""
+        return (job.queue, job.gang.shape, cluster, job.suspects, spec.id if spec.id in self.holds else "")
+
+    def order_key(self, job: Job) -> tuple[int, int, str]:
+        return self.tree.order_key(job.queue, job.spec.priority, job.submit_ms, job.spec.id)
+
+    # --- queues -----------------------------------------------------------------------------------------------------
+
+    def editable_tree(self) -> QueueTree:
+        """The tree, as a copy that this transaction may change."""
+        if self.tree is self.state.queues:
+            self.tree = self.tree.copy()
+        return self.tree
+
+    def live_jobs(self, queue: Queue) -> int:
+        return queue.jobs + self._job_counts.get(queue.spec.id, 0)
+
+    def usage(self, queue: Queue) -> Usage:
+        """Charged usage, with what this transaction placed and released."""
+        found = self._usage.get(queue.spec.id)
+        return queue.usage if found is None else found
+
+    def charge(self, queue: str, amounts: Amounts) -> None:
+        for q in self.tree.by_id[queue].chain:
+            usage = self._usage.get(q.spec.id)
+            if usage is None:
+                usage = self._usage[q.spec.id] = dict(q.usage)
+            for resource, amount in amounts:
+                usage[resource] = usage.get(resource, 0) + amount
+
+    def release(self, queue: str, amounts: Amounts) -> None:
+        self.charge(queue, tuple((resource, -amount) for resource, amount in amounts))
+
+    # --- places -----------------------------------------------------------------------------------------------------
+
+    @property
+    def overlay(self) -> Overlay:
+        """The nodes as this transaction leaves them."""
+        if self._overlay is None:
+            self._overlay = self.fresh_overlay()
+        return self._overlay
+
+    def fresh_overlay(self) -> Overlay:
+        """Another one like it, to try something on. Only before anything was placed."""
+        overlay = Overlay(self.state.nodes)
+        for freed in self.releases:
+            overlay.release(*freed)
+        return overlay
+
+    def make_hold(self, hold: Hold) -> None:
+        self.emit(tr.HoldMade(hold.job, hold.placement, hold.victims, hold.expires_ms))
+        self.holds = {**self.holds, hold.job: hold}
+
+    def release_hold(self, job_id: str, reason: str) -> None:
+        """What was kept for the job is free for all."""
+        self.emit(tr.HoldReleased(job_id, reason))
+        self.drop_hold(job_id)
+
+    def drop_hold(self, job_id: str) -> None:
+        if job_id in self.holds:
+            self.holds = {job: hold for job, hold in self.holds.items() if job != job_id}
+            self.loosened = True

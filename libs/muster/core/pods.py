@@ -1,0 +1,145 @@
+"""Facts about pods: what they mean for the gang they belong to.
+
+Phases only move forward, facts of an old epoch are ignored (LOG-15). After each report `settle` takes the job as far
+as its pods have come: started, running, succeeded; a failed pod fails the job, a lost one requeues the whole gang
+(rule I2); and when a stopping job's last pod is over it goes where it was bound for.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from muster.core import commands
+from muster.core import transitions as tr
+from muster.core.draft import Draft
+from muster.core.jobs import FAILED, GONE, Job, is_over, node_of
+from muster.core.limits import BACKOFF_FIRST_MS, BACKOFF_MAX_MS, RETRY_FIRST_MS
+from muster.core.model import JobState, PodChange, Reason
+
+PODS_PER_WORK_UNIT: Final = 32
+REFUSED_BY_KUBELET: Final = ("TopologyAffinityError", "UnexpectedAdmissionError", "NodeAffinity", "NodePorts")
+
+
+def observed(draft: Draft, fact: commands.PodsObserved) -> None:
+    by_job: dict[str, list[commands.PodFact]] = {}
+    for pod in fact.pods:
+        by_job.setdefault(pod.job, []).append(pod)
+    draft.spend(len(fact.pods) // PODS_PER_WORK_UNIT)
+    for job_id, pods in by_job.items():
+        job = draft.job(job_id)
+        if job is not None and job.charged:
+            _pods_of(draft, job, pods)
+
+
+def _pods_of(draft: Draft, job: Job, pods: list[commands.PodFact]) -> None:
+    changes: dict[int, PodChange] = {}
+    for pod in pods:
+        if pod.epoch != job.epoch or not 0 <= pod.pod < len(job.phases) or not 0 <= pod.phase <= GONE:
+            continue
+        now = changes[pod.pod].phase if pod.pod in changes else job.phases[pod.pod]
+        if pod.phase > now and not is_over(now):
+            changes[pod.pod] = PodChange(pod.pod, pod.phase, pod.attempt, pod.exit_code, pod.reason)
+    if changes:
+        settle(draft, job, tuple(changes[position] for position in sorted(changes)), Reason.POD_GONE)
+
+
+def settle(draft: Draft, job: Job, changes: tuple[PodChange, ...], gone_reason: Reason) -> None:
+    """Write the changes and what follows from them. `gone_reason` is why pods that are GONE are gone."""
+    job = draft.pods_changed(job, changes)
+    if job.state is JobState.STOPPING:
+        finish_stopping(draft, job)
+        return
+    failed = [change for change in changes if change.phase == FAILED]
+    refused = [change for change in failed if refused_by_kubelet(change.reason)]
+    if refused:
+        reject(draft, job, [change.pod for change in refused], refused[0].reason)
+    elif failed:
+        _fail(draft, job, failed[0])
+    elif any(change.phase == GONE for change in changes):
+        lost = ", ".join(job.gang.pod_name(c.pod) for c in changes[:3] if c.phase == GONE)
+        requeue(draft, job, gone_reason, f"lost {lost}")
+    else:
+        _go_on(draft, job)
+
+
+def refused_by_kubelet(reason: str) -> bool:
+    """Whether a pod failed because its kubelet did not admit it: the model was wrong, not the job (rule G5)."""
+    return reason in REFUSED_BY_KUBELET or reason.startswith("OutOf")
+
+
+def _go_on(draft: Draft, job: Job) -> None:
+    if job.state is JobState.PLACED:
+        job = draft.change(job, tr.JobStarting(job.id, job.epoch))
+    if job.all_succeeded():
+        draft.finished(draft.change(job, tr.JobSucceeded(job.id, job.epoch)))
+    elif job.state is JobState.STARTING and job.minimum_running():
+        draft.change(job, tr.JobRunning(job.id, job.epoch))
+
+
+def _fail(draft: Draft, job: Job, change: PodChange) -> None:
+    why = f" ({change.reason})" if change.reason else ""
+    job = draft.change(
+        job,
+        tr.JobStopping(
+            job=job.id,
+            epoch=job.epoch,
+            next=JobState.FAILED,
+            reason=Reason.POD_FAILED,
+            message=f"pod {job.gang.pod_name(change.pod)} failed with exit code {change.exit_code}{why}",
+            exit_code=change.exit_code,
+        ),
+    )
+    finish_stopping(draft, job)
+
+
+def requeue(draft: Draft, job: Job, reason: Reason, message: str, suspects: tuple[int, ...] = ()) -> None:
+    """Take the gang down and queue it again, later each time."""
+    job = draft.change(
+        job,
+        tr.JobStopping(
+            job=job.id,
+            epoch=job.epoch,
+            next=JobState.QUEUED,
+            reason=reason,
+            message=message,
+            not_before_ms=draft.now_ms + backoff_ms(reason, job.requeues),
+            suspects=suspects,
+        ),
+    )
+    finish_stopping(draft, job)
+
+
+def backoff_ms(reason: Reason, times: int) -> int:
+    """How long a job waits after the `times`-th requeue before it is tried again (rules L3, P5)."""
+    if reason is Reason.NODE_LOST and times == 0:
+        return 0  # nothing suggests that it happens again
+    first = BACKOFF_FIRST_MS if reason in (Reason.PREEMPTED, Reason.START_TIMEOUT) else RETRY_FIRST_MS
+    return int(min(first << min(times, 30), BACKOFF_MAX_MS))
+
+
+def reject(draft: Draft, job: Job, positions: list[int], why: str) -> None:
+    """The cluster will not have these pods where they were placed; their nodes are avoided from now on."""
+    suspects = tuple(sorted({node_of(job, position) for position in positions} - {-1}))
+    requeue(draft, job, Reason.PLACEMENT_REJECTED, why, suspects)
+
+
+def placement_rejected(draft: Draft, fact: commands.PlacementRejected) -> None:
+    job = draft.job(fact.job)
+    if job is None or job.epoch != fact.epoch or not job.charged or job.state is JobState.STOPPING:
+        return
+    reject(draft, job, [fact.pod], f"{fact.code}: {fact.message}" if fact.code else fact.message)
+
+
+def finish_stopping(draft: Draft, job: Job) -> None:
+    """If the last pod is over, the job goes where it was bound for. What succeeded all the same has succeeded."""
+    if not job.pods_over():
+        return
+    bound_for = job.next_state
+    if bound_for == JobState.SUCCEEDED or (bound_for == JobState.QUEUED and job.all_succeeded()):
+        draft.finished(draft.change(job, tr.JobSucceeded(job.id, job.epoch)))
+    elif bound_for == JobState.QUEUED:
+        draft.requeued(draft.change(job, tr.JobRequeued(job.id, job.reason, job.not_before_ms)))
+    elif bound_for == JobState.FAILED:
+        draft.finished(draft.change(job, tr.JobFailed(job.id, job.reason, job.message, job.exit_code)))
+    else:
+        draft.finished(draft.change(job, tr.JobCancelled(job.id, job.reason, job.message)))

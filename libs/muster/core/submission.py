@@ -1,0 +1,267 @@
+"""Jobs come in and are cancelled: what the cell takes and what it refuses.
+
+`check_spec` is everything that can be said about a job without looking at the cell; admission calls it as well, so that
+most mistakes are answered before they reach the inbox. `submit` and `cancel` decide against the state: repeated
+requests (LOG-11), names, queues, limits and hardware (rule Q2). Each refusal names the field, the rule and what to do.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import Final
+
+from muster.core import commands, resources
+from muster.core import transitions as tr
+from muster.core.errors import Code, Rejected
+from muster.core.gangs import Gang
+from muster.core.jobs import Job
+from muster.core.limits import (
+    AMOUNT_MAX,
+    GANG_PODS_MAX,
+    JOB_BYTES_MAX,
+    LABELS_MAX,
+    NAME_CHARS_MAX,
+    TASK_GROUPS_MAX,
+)
+from muster.core.model import InboxPosition, JobSpec, JobState, Reason, TaskGroup
+from muster.core.queues import Queue, QueueTree
+from muster.core.shortfall import never_fits
+from muster.core.draft import Draft
+
+NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
+JOB_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
+POLICIES: Final = ("", "PACK", "SPREAD")
+CLUSTER_LABEL: Final = "muster.io/cluster"  # the one label a cluster has: its name
+PRIORITY_MAX: Final = 1_000_000_000
+RUNTIME_MAX_MS: Final = 10 * 366 * 24 * 3600 * 1000
+
+# Fields of the API whose rules are not built yet. A job that sets one is refused; `JobOptions.fields` names them.
+UNBUILT: Final = (
+    "on_behalf_of",
+    "account",
+    "priority_class",
+    "suspend",
+    "holds",
+    "not_before",
+    "deadline",
+    "depends_on",
+    "job_set",
+    "array",
+    "completion",
+    "success_policies",
+    "failure_policy",
+    "lifecycle_policies",
+    "checkpoint",
+    "environment",
+    "resource_claims",
+    "may_span_clusters",
+    "exclusive_node",
+    "topology",
+    "reservation",
+    "licences",
+    "max_retries",
+    "ttl_after_finished",
+    "objects",
+    "expected_runtime",
+    "node_lost_timeout",
+    "near",
+    "alternatives",
+    "gpu_models",
+)
+
+
+# --- what can be said without the cell ------------------------------------------------------------------------------
+
+
+def check_spec(spec: JobSpec) -> None:
+    """Raises Rejected for a job that no cell would take."""
+    _check_job(spec)
+    check_tasks(spec.tasks)
+
+
+def _check_job(spec: JobSpec) -> None:
+    if not JOB_ID.fullmatch(spec.id):
+        raise _invalid("id", "is not a job id of 32 hexadecimal digits")
+    for field, value in (("name", spec.name), ("namespace", spec.namespace)):
+        _check_name(field, value)
+    if spec.options is not None and spec.options.fields:
+        field = spec.options.fields[0]
+        raise Rejected(Code.UNIMPLEMENTED, field, "is not available in this version: leave it out")
+    if not -PRIORITY_MAX <= spec.priority <= PRIORITY_MAX:
+        raise _invalid("priority", f"{spec.priority} is not between -{PRIORITY_MAX} and {PRIORITY_MAX}")
+    for field, duration_ms in (("max_runtime", spec.max_runtime_ms), ("max_wait", spec.max_wait_ms)):
+        if not 0 <= duration_ms <= RUNTIME_MAX_MS:
+            raise _invalid(field, "is negative or longer than ten years")
+    for field, pairs in (("labels", spec.labels), ("annotations", spec.annotations)):
+        if len(pairs) > LABELS_MAX:
+            raise _invalid(field, f"has {len(pairs)} entries, at most {LABELS_MAX} are allowed")
+    for key, _ in spec.cluster_selector:
+        if key != CLUSTER_LABEL:
+            raise _invalid("cluster_selector", f'clusters have no label "{key}": the only one is "{CLUSTER_LABEL}"')
+    size = tr.spec_bytes(spec)
+    if size > JOB_BYTES_MAX:
+        raise _invalid("", f"the job has about {size} bytes, at most {JOB_BYTES_MAX} are allowed", "LOG-8")
+
+
+def check_tasks(tasks: tuple[TaskGroup, ...]) -> None:
+    """Raises Rejected unless these task groups can be a job."""
+    if not 1 <= len(tasks) <= TASK_GROUPS_MAX:
+        raise _invalid("tasks", f"a job has 1 to {TASK_GROUPS_MAX} task groups, not {len(tasks)}", "G1")
+    names: set[str] = set()
+    pods = 0
+    for number, task in enumerate(tasks):
+        field = f"tasks[{number}]"
+        _check_name(f"{field}.name", task.name)
+        if task.name in names:
+            raise _invalid(f"{field}.name", f'there are two task groups "{task.name}"', "G1")
+        names.add(task.name)
+        _check_task(field, task)
+        pods += task.replicas
+    if pods > GANG_PODS_MAX:
+        raise _invalid("tasks", f"the job has {pods} pods, at most {GANG_PODS_MAX} are allowed", "LOG-8")
+
+
+def _check_task(field: str, task: TaskGroup) -> None:
+    if task.replicas < 1:
+        raise _invalid(f"{field}.replicas", f"{task.replicas} is less than 1", "G1")
+    if not 1 <= task.min_replicas <= task.replicas:
+        have = f"{task.min_replicas} is not between 1 and replicas ({task.replicas})"
+        raise _invalid(f"{field}.min_replicas", have, "G1")
+    if list(task.requests) != sorted(dict(task.requests).items()):
+        raise _invalid(f"{field}.resources", "are not sorted or name a resource twice")
+    for resource, amount in task.requests:
+        where = f"{field}.resources.{resource}"
+        if amount < 0:
+            raise _invalid(where, f"{resources.format_amount(resource, amount)} is negative")
+        if amount > AMOUNT_MAX:
+            raise _invalid(where, f"{amount} is more than {AMOUNT_MAX}")
+    resources.check_devices(task.requests, f"{field}.resources")
+    if task.policy not in POLICIES:
+        raise _invalid(f"{field}.policy", f'"{task.policy}" is neither PACK nor SPREAD', "G2")
+    for term in task.affinity:
+        for requirement in term:
+            if requirement.operator not in OPERATORS:
+                known = ", ".join(OPERATORS)
+                raise _invalid(f"{field}.affinity", f'unknown operator "{requirement.operator}" (known: {known})', "G4")
+
+
+def _check_name(field: str, value: str) -> None:
+    if len(value) > NAME_CHARS_MAX or not NAME.fullmatch(value):
+        have = f'"{value[:NAME_CHARS_MAX]}" is not a name'
+        raise _invalid(field, f"{have}: lower-case letters, digits and dashes, at most {NAME_CHARS_MAX} characters")
+
+
+def _invalid(field: str, message: str, rule: str = "") -> Rejected:
+    return Rejected(Code.INVALID_ARGUMENT, field, message, rule)
+
+
+# --- against the cell -----------------------------------------------------------------------------------------------
+
+
+def submit(draft: Draft, position: InboxPosition, command: commands.SubmitJob) -> None:
+    """Queue the job, or raise Rejected. A repeated request changes nothing (LOG-11)."""
+    spec = command.spec
+    if _is_repeated(draft, spec):
+        return
+    gang = draft.gang(spec.tasks)
+    _check_job(spec)
+    if gang is None:
+        check_tasks(spec.tasks)
+        gang = draft.new_gang(spec.tasks)
+    queue = find_queue(draft.tree, spec.queue)
+    if queue.children:
+        raise Rejected(
+            Code.FAILED_PRECONDITION, "queue", f'queue "{spec.queue}" has queues below it: name a leaf', "Q1"
+        )
+    for above in queue.chain:
+        if above.spec.state in ("CLOSED", "DRAINING"):
+            have = f'queue "{above.path}" is {above.spec.state.lower()} and takes no new jobs'
+            raise Rejected(Code.FAILED_PRECONDITION, "queue", have, "Q1")
+    other = draft.holder_of(spec.namespace, spec.name)
+    if other is not None:
+        have = f'job "{spec.namespace}/{spec.name}" exists already (id {other}): choose another name or wait'
+        raise Rejected(Code.ALREADY_EXISTS, "name", have, "LOG-11")
+    _check_can_ever_run(draft, spec, queue, gang)
+    job = Job(spec, queue.spec.id, position, draft.now_ms, gang)
+    draft.queued(job, tr.JobQueued(spec, queue.spec.id, position))
+
+
+def _is_repeated(draft: Draft, spec: JobSpec) -> bool:
+    """Whether exactly this was submitted before; raises Rejected if something else was under the same request id."""
+    known = draft.job(spec.id)
+    if known is not None:
+        digest = known.spec.digest
+    else:
+        forgotten = draft.state.forgotten.get(spec.id)
+        if forgotten is None:
+            return False
+        digest = forgotten.digest
+    if digest != spec.digest:
+        have = f"request id {spec.request_id} was used for another job (id {spec.id}): choose a new one"
+        raise Rejected(Code.ALREADY_EXISTS, "request_id", have, "LOG-11")
+    return True
+
+
+def find_queue(tree: QueueTree, path: str) -> Queue:
+    """Raises Rejected with the nearest known path."""
+    queue = tree.find(path)
+    if queue is None:
+        near = get_close_matches(path, sorted(tree.by_path), n=1)
+        hint = f' (did you mean "{near[0]}"?)' if near else ""
+        raise Rejected(Code.NOT_FOUND, "queue", f'queue "{path}" does not exist{hint}', "Q1")
+    return queue
+
+
+def _check_can_ever_run(draft: Draft, spec: JobSpec, queue: Queue, gang: Gang) -> None:
+    """Rule Q2: a job that could never run is refused now, not queued for ever."""
+    for above, limit in queue.limits:
+        for resource, most in limit:
+            asked = gang.minimum_map.get(resource, 0)
+            if asked > most:
+                asked_text = resources.format_pair(resource, asked)
+                most_text = resources.format_amount(resource, most)
+                have = f'the job needs {asked_text}, the limit of queue "{above.path}" is {most_text}'
+                raise Rejected(Code.FAILED_PRECONDITION, "tasks", have, "Q2")
+    state = draft.state
+    cluster = spec.cluster_selector[0][1] if spec.cluster_selector else ""
+    if cluster and state.any_cluster_synced and cluster not in state.clusters:
+        near = ", ".join(sorted(state.clusters))
+        raise Rejected(
+            Code.FAILED_PRECONDITION, "cluster_selector", f'no cluster "{cluster}" (there are: {near})', "Q2"
+        )
+    if not state.any_cluster_synced:
+        return  # nothing is known of the hardware yet
+    why = draft.never_fits(gang, cluster)
+    if why is not None:
+        raise Rejected(Code.FAILED_PRECONDITION, "tasks", f"the job can never run: {why}", "Q2")
+
+
+def cancel(draft: Draft, command: commands.CancelJob) -> None:
+    """Cancel a queued job at once, ask for the end of a placed one. Repeating it changes nothing."""
+    job = draft.job(command.job)
+    if job is None:
+        raise Rejected(Code.NOT_FOUND, "job", f"job {command.job} does not exist, or ended long ago")
+    by = f" by {command.actor}" if command.actor else ""
+    message = f"cancelled{by}" + (f": {command.reason}" if command.reason else "")
+    if job.state in (JobState.QUEUED, JobState.RESERVED, JobState.SUSPENDED):
+        draft.finished(draft.change(job, tr.JobCancelled(job.id, Reason.CANCELLED_BY_USER, message)))
+    elif job.charged:
+        if job.next_state in (JobState.CANCELLED, JobState.FAILED):
+            return  # it is ending already
+        draft.change(
+            job,
+            tr.JobStopping(
+                job=job.id,
+                epoch=job.epoch,
+                next=JobState.CANCELLED,
+                reason=Reason.CANCELLED_BY_USER,
+                message=message,
+            ),
+        )
+    elif job.state is not JobState.CANCELLED:
+        raise Rejected(Code.FAILED_PRECONDITION, "job", f"job {job.id} has already ended: {job.state}", "L1")
+
+
+__all__ = ["UNBUILT", "cancel", "check_spec", "check_tasks", "find_queue", "never_fits", "submit"]
