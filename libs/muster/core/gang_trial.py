@@ -63,7 +63,7 @@ class Trial:
         return row
 
     def place(self, groups: Sequence[TaskGroup], shapes: Sequence[Shape]) -> bool:
-        """Whether every group got its minimum; then also as many of the other replicas as fit."""
+        """Whether every group got its minimum, and any pod is placed; also places the other replicas that fit."""
         self._groups = [_Group() for _ in groups]
         # rule G1: the groups that are hardest to place choose first
         turns = sorted(
@@ -76,7 +76,7 @@ class Trial:
         for g in turns:
             if groups[g].replicas > groups[g].min_replicas:
                 self._fill(shapes[g], groups[g].replicas, self._groups[g])
-        return True
+        return any(group.placed for group in self._groups)
 
     def score(self) -> tuple[int, int, tuple[int, int], str]:
         """Which cluster is better: the lesser. See `overlay`."""
@@ -92,6 +92,8 @@ class Trial:
 
     def _fill(self, shape: Shape, wanted: int, group: _Group) -> bool:
         """Bring the group to `wanted` pods, or to as many as fit."""
+        if shape.demand.impossible:
+            return wanted == 0
         for tier, order in enumerate(self._overlay.orders(shape, self._cluster)):
             if group.placed >= wanted:
                 break

@@ -8,7 +8,8 @@ whose rows become the overlay's only when the whole gang fits: nothing has to be
 The rule for a gang, exactly (G1). Its groups are taken in this order: groups that ask for devices, then groups with a
 selector or affinity, then the others; by position within. Each gets its minimum, pod by pod, every pod on the best
 node of `placement` (SPREAD first looks at the nodes with the fewest pods of the group); if one cannot, the gang does
-not fit. Then, in the same order, each gets as many of its further replicas as fit. A gang lies in one cluster. Of the
+not fit. Then, in the same order, each gets as many of its further replicas as fit; a gang of which no pod at all is
+placed does not fit either. A gang lies in one cluster. Of the
 clusters where it fits the best is the one with the most pods placed, then the fewest nodes used (the most, when the
 first group taken spreads), then the least (tier, primary, secondary) of the first pod's node, then the first name. For
 a gang of one pod that is the best node of all clusters.
@@ -156,7 +157,8 @@ class Overlay:
         """
         shapes = [self.cache.shape(group) for group in groups]
         for shape, group in zip(shapes, groups, strict=True):
-            if shape.demand.impossible or self._unfit.get(shape.number, group.min_replicas + 1) <= group.min_replicas:
+            least = group.min_replicas
+            if least and (shape.demand.impossible or self._unfit.get(shape.number, least + 1) <= least):
                 return None
         clusters = self.allowed(cluster_mask)
         everywhere = cluster_mask is None and not suspects
