@@ -25,7 +25,7 @@ RESUMABLE: Final = frozenset({"UNAVAILABLE", "ABORTED", "DEADLINE_EXCEEDED", "RE
 
 
 async def watch(client: Client, filters: query_pb2.JobFilter | None, from_sequence: int) -> AsyncIterator[Event]:
-    """Events from `from_sequence` on (0: from now), for ever. Raises Unavailable when nobody answers for `timeout_s`."""
+    """Events from `from_sequence` on (0: from now), for ever. Raises Unavailable after `timeout_s` of silence."""
     async for event in _answers(client, filters, from_sequence):
         if event is not None:
             yield event

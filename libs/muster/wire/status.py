@@ -68,13 +68,13 @@ def _replicas(
         phase = phases[pod.position] if phases else None
         yield job_pb2.Replica(
             task=task,
-            index=pod.index,
+            index=pod.replica,
             cluster=node.cluster,
             node=node.name,
             devices=pod.devices,
             phase=job_pb2.POD_PHASE_UNSPECIFIED if phase is None else enums.PHASES[phase],
             exit_code=job.exit_code if phase == PodPhase.FAILED else 0,
-            pod=f"{task}-{pod.index}",
+            pod=f"{task}-{pod.replica}",
         )
 
 

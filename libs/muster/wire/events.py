@@ -1,0 +1,406 @@
+"""Transitions as public events: what happened, for everybody outside (LOG-13).
+
+The event relay publishes them as CloudEvents and `WatchJobs` streams them; both go through `public_events`, so they
+tell the same story. An event is made of its transition and of what is known about the job (`Names`), never of the
+state after it, so it says the same whenever it is made. The JSON written here is the protobuf JSON mapping of the
+event's message, built directly because the generic conversion costs twenty times as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import msgspec
+from google.protobuf import json_format
+from msgspec import Struct
+
+from muster.api.v1 import events_pb2, job_pb2, queue_pb2
+from muster.core import transitions as tr
+from muster.core.model import JobSpec, JobState, Reason
+from muster.core.state import CellState
+from muster.wire import enums
+
+NO_NAMESPACE: Final = "_"  # in subjects of events that belong to no namespace; no namespace can be called so
+
+_STATE_NAMES: Final = {name: job_pb2.JobState.Name(value) for name, value in enums.STATES.items()}
+
+
+class JobFacts(Struct, frozen=True, gc=False):
+    """What an event says about its job beside what happened."""
+
+    name: str
+    namespace: str
+    queue: str  # path
+    submitter: str = ""
+    trace: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+class Names(Protocol):
+    """Who knows jobs and queues by id."""
+
+    def job(self, job: str) -> JobFacts | None: ...
+
+    def queue(self, queue: str) -> str | None:
+        """The path."""
+
+
+class StateNames:
+    """Looks into a follower's state, which may be ahead of the transitions: what it has forgotten is not known then."""
+
+    def __init__(self, state: Callable[[], CellState]) -> None:
+        self._state = state
+
+    def job(self, job: str) -> JobFacts | None:
+        found = self._state().jobs.get(job)
+        return facts_of(found.spec, self.queue(found.queue)) if found else None
+
+    def queue(self, queue: str) -> str | None:
+        queues = self._state().queues
+        return queues.get(queue).path if queue in queues else None
+
+
+class Remembering:
+    """Remembers the jobs it saw queued, for a reader of the ledger that may be behind or ahead of `others`' state."""
+
+    def __init__(self, others: Names) -> None:
+        self._others = others
+        self._jobs: dict[str, JobFacts] = {}
+
+    def job(self, job: str) -> JobFacts | None:
+        return self._jobs.get(job) or self._others.job(job)
+
+    def queue(self, queue: str) -> str | None:
+        return self._others.queue(queue)
+
+    def observe(self, tx: tr.Transaction) -> None:
+        """To be called for every transaction, before or after its events are made."""
+        for transition in tx.transitions:
+            if isinstance(transition, tr.JobQueued):
+                self._jobs[transition.spec.id] = facts_of(transition.spec, self.queue(transition.queue))
+            elif isinstance(transition, tr.JobForgotten):
+                self._jobs.pop(transition.job, None)
+
+
+def facts_of(spec: JobSpec, queue: str | None) -> JobFacts:
+    return JobFacts(
+        name=spec.name,
+        namespace=spec.namespace,
+        queue=queue or spec.queue,
+        submitter=spec.submitter,
+        trace=spec.trace,
+        labels=spec.labels,
+    )
+
+
+class _Data(Struct, rename="camel", omit_defaults=True, kw_only=True, frozen=True):
+    """Fields of every event, spelled as the protobuf JSON mapping spells them; 64-bit integers are strings there."""
+
+    type: str
+    ledger_sequence: str = ""
+    index: int = 0
+    time: str = ""
+
+
+class JobData(_Data, frozen=True):
+    job_id: str
+    name: str = ""
+    namespace: str = ""
+    queue: str = ""
+    state: str = "JOB_STATE_UNSPECIFIED"
+    reason: str = "REASON_UNSPECIFIED"
+    message: str = ""
+    epoch: int = 0
+    exit_code: int = 0
+    trace_context: str = ""
+    submitter: str = ""
+    labels: Mapping[str, str] = {}
+    preempted_by: str = ""
+    next_state: str = "JOB_STATE_UNSPECIFIED"
+    not_before: str = ""
+    command: str = ""
+    code: str = ""
+
+
+class QueueData(_Data, frozen=True):
+    queue: str
+    queue_id: str = ""
+    revision: str = ""
+    state: str = "QUEUE_STATE_UNSPECIFIED"
+
+
+class PositionData(Struct, omit_defaults=True, frozen=True):
+    sequence: str = ""
+    item: int = 0
+
+
+class CommandData(_Data, frozen=True):
+    command: str
+    subject: str = ""
+    request_id: str = ""
+    code: str = ""
+    field: str = ""
+    message: str = ""
+    rule: str = ""
+    inbox_position: PositionData | None = None
+
+
+class CellData(_Data, frozen=True):
+    cell: str
+    leader: str = ""
+    epoch: str = ""
+    message: str = ""
+
+
+AnyData = JobData | QueueData | CommandData | CellData
+
+
+class PublicEvent(Struct, frozen=True):
+    """One event. `subject` is what it is about: a job id, a queue's path."""
+
+    type: str
+    namespace: str
+    subject: str
+    ledger_seq: int
+    index: int
+    time: str
+    data: AnyData
+    trace: str = ""
+
+    @property
+    def id(self) -> str:
+        return f"{self.ledger_seq}-{self.index}"
+
+
+class Moment(Struct, frozen=True):
+    """Where and when the transitions of one transaction stand."""
+
+    ledger_seq: int
+    index: int
+    time: str
+
+
+def public_events(tx: tr.Transaction, ledger_seq: int, names: Names, cell: str) -> list[PublicEvent]:
+    """The events of one transaction, in order. `names` as of before or after it."""
+    time = rfc3339(tx.header.now_ms)
+    queued: dict[str, JobFacts] = {}
+    events: list[PublicEvent] = []
+    for index, transition in enumerate(tx.transitions):
+        moment = Moment(ledger_seq, index, time)
+        step = STEPS.get(type(transition))
+        if isinstance(transition, tr.JobQueued):
+            facts = queued[transition.spec.id] = facts_of(transition.spec, names.queue(transition.queue))
+            events.append(_job_event(transition.spec.id, facts, moment, _QUEUED))
+        elif step is not None:
+            job: str = transition.job  # type: ignore[union-attr]  # every transition in STEPS has one
+            facts_known = queued.get(job) or names.job(job) or NOTHING_KNOWN
+            events.append(_job_event(job, facts_known, moment, step(transition)))
+        else:
+            other = _other_event(transition, names, moment, cell)
+            if other is not None:
+                events.append(other)
+    return events
+
+
+# --- jobs -----------------------------------------------------------------------------------------------------------
+
+NOTHING_KNOWN: Final = JobFacts(name="", namespace="", queue="")
+Fields = dict[str, Any]
+
+
+def _fields(kind: str, state: str, reason: str, **more: Any) -> Fields:
+    fields: Fields = {"type": kind, "state": _STATE_NAMES[state], "reason": _reason_name(reason)}
+    return fields | more
+
+
+def _reason_name(reason: str) -> str:
+    return job_pb2.Reason.Name(enums.reason(reason))
+
+
+_QUEUED: Final = _fields("job.queued", JobState.QUEUED, Reason.SUBMITTED)
+
+
+def _placed(t: tr.JobPlaced) -> Fields:
+    return _fields("job.placed", JobState.PLACED, Reason.PLACED, epoch=t.epoch)
+
+
+def _starting(t: tr.JobStarting) -> Fields:
+    return _fields("job.starting", JobState.STARTING, Reason.PLACED, epoch=t.epoch)
+
+
+def _running(t: tr.JobRunning) -> Fields:
+    return _fields("job.running", JobState.RUNNING, Reason.PLACED, epoch=t.epoch)
+
+
+def _stopping(t: tr.JobStopping) -> Fields:
+    more = {"epoch": t.epoch, "message": t.message, "next_state": _STATE_NAMES[t.next]}
+    return _fields("job.stopping", JobState.STOPPING, t.reason, not_before=rfc3339(t.not_before_ms), **more)
+
+
+def _preempted(t: tr.JobPreempted) -> Fields:
+    return _fields(
+        "job.preempted",
+        JobState.STOPPING,
+        Reason.PREEMPTED,
+        epoch=t.epoch,
+        message=f"job {t.by} takes its place",
+        preempted_by=t.by,
+        next_state=_STATE_NAMES[JobState.QUEUED],
+        not_before=rfc3339(t.not_before_ms),
+    )
+
+
+def _requeued(t: tr.JobRequeued) -> Fields:
+    return _fields("job.requeued", JobState.QUEUED, t.reason, not_before=rfc3339(t.not_before_ms))
+
+
+def _succeeded(t: tr.JobSucceeded) -> Fields:
+    return _fields("job.succeeded", JobState.SUCCEEDED, Reason.ALL_SUCCEEDED, epoch=t.epoch)
+
+
+def _failed(t: tr.JobFailed) -> Fields:
+    return _fields("job.failed", JobState.FAILED, t.reason, message=t.message, exit_code=t.exit_code)
+
+
+def _cancelled(t: tr.JobCancelled) -> Fields:
+    return _fields("job.cancelled", JobState.CANCELLED, t.reason, message=t.message)
+
+
+STEPS: Final[Mapping[type[tr.Transition], Callable[[Any], Fields]]] = {
+    tr.JobPlaced: _placed,
+    tr.JobStarting: _starting,
+    tr.JobRunning: _running,
+    tr.JobStopping: _stopping,
+    tr.JobPreempted: _preempted,
+    tr.JobRequeued: _requeued,
+    tr.JobSucceeded: _succeeded,
+    tr.JobFailed: _failed,
+    tr.JobCancelled: _cancelled,
+}
+
+
+def _job_event(job: str, facts: JobFacts, moment: Moment, fields: Fields) -> PublicEvent:
+    data = JobData(
+        job_id=job,
+        name=facts.name,
+        namespace=facts.namespace,
+        queue=facts.queue,
+        submitter=facts.submitter,
+        trace_context=facts.trace,
+        labels=dict(facts.labels),
+        ledger_sequence=str(moment.ledger_seq),
+        index=moment.index,
+        time=moment.time,
+        **fields,
+    )
+    return _event(data, facts.namespace, job, moment, facts.trace)
+
+
+# --- everything else ------------------------------------------------------------------------------------------------
+
+
+def _other_event(t: tr.Transition, names: Names, moment: Moment, cell: str) -> PublicEvent | None:
+    """Of a transition that is about no queued job; None for those that are nobody's business."""
+    place: Fields = {"ledger_sequence": str(moment.ledger_seq), "index": moment.index, "time": moment.time}
+    data: AnyData
+    match t:
+        case tr.CommandRefused():
+            at = PositionData(sequence=str(t.position.seq), item=t.position.item)
+            text: Fields = {"code": t.code, "field": t.field, "message": t.message, "rule": t.rule}
+            text |= {"request_id": t.request_id, "inbox_position": at}
+            data = CommandData(type="command.refused", command=t.command, subject=t.subject, **text, **place)
+            return _event(data, "", t.subject, moment)
+        case tr.QueueUpserted():
+            path = names.queue(t.spec.id) or t.spec.name
+            state = queue_pb2.QueueState.Name(QUEUE_STATE_VALUES[t.spec.state])
+            revision = str(t.spec.revision)
+            data = QueueData(
+                type="queue.updated", queue=path, queue_id=t.spec.id, revision=revision, state=state, **place
+            )
+            return _event(data, "", path, moment)
+        case tr.QueueRemoved():
+            path = names.queue(t.queue) or t.queue
+            return _event(QueueData(type="queue.deleted", queue=path, queue_id=t.queue, **place), "", path, moment)
+        case tr.LeaderElected():
+            data = CellData(type="cell.leader", cell=cell, leader=t.leader, epoch=str(t.epoch), **place)
+            return _event(data, "", cell, moment)
+        case tr.InboxItemQuarantined():
+            message = f"inbox item {t.position.seq}.{t.position.item} was put aside: {t.reason}"
+            return _event(CellData(type="cell.quarantined", cell=cell, message=message, **place), "", cell, moment)
+    return None
+
+
+QUEUE_STATE_VALUES: Final = {name: value for value, name in enums.QUEUE_STATES.items()}
+
+
+def _event(data: AnyData, namespace: str, subject: str, moment: Moment, trace: str = "") -> PublicEvent:
+    return PublicEvent(
+        type=data.type,
+        namespace=namespace or NO_NAMESPACE,
+        subject=subject,
+        ledger_seq=moment.ledger_seq,
+        index=moment.index,
+        time=moment.time,
+        data=data,
+        trace=trace,
+    )
+
+
+# --- on the wire ----------------------------------------------------------------------------------------------------
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+def cloud_event(event: PublicEvent, cell: str) -> tuple[str, dict[str, str], bytes]:
+    """Subject, headers and data of the event as a CloudEvent in binary mode."""
+    headers = {
+        "ce-specversion": "1.0",
+        "ce-id": event.id,
+        "ce-source": f"/muster/{cell}",
+        "ce-type": event.type,
+        "ce-subject": event.subject,
+        "ce-time": event.time,
+        "content-type": "application/json",
+    }
+    if event.trace:
+        headers["ce-traceparent"] = event.trace
+    return f"muster.events.{cell}.{event.namespace}.{event.type}", headers, _encode(event.data)
+
+
+def id_of(headers: Mapping[str, str]) -> tuple[int, int]:
+    """(ledger sequence, index) of a stored CloudEvent."""
+    sequence, _, index = headers["ce-id"].partition("-")
+    return int(sequence), int(index)
+
+
+def job_event_proto(event: PublicEvent) -> events_pb2.JobEvent | None:
+    """What `WatchJobs` sends: events of jobs, and refusals of commands about them; None for all others."""
+    data = event.data
+    if isinstance(data, JobData):
+        return json_format.ParseDict(msgspec.to_builtins(data), events_pb2.JobEvent())
+    if isinstance(data, CommandData) and data.command in JOB_COMMANDS:
+        return events_pb2.JobEvent(
+            type=data.type,
+            job_id=data.subject,
+            message=data.message,
+            command=data.command,
+            code=data.code,
+            ledger_sequence=event.ledger_seq,
+            index=event.index,
+        )
+    return None
+
+
+JOB_COMMANDS: Final = frozenset(
+    {"SubmitJob", "CancelJob", "UpdateJob", "SuspendJob", "ResumeJob", "RequeueJob", "ReportCheckpoint"}
+)
+
+
+def rfc3339(milliseconds: int) -> str:
+    """`2026-01-31T18:00:00.250Z`; nothing for 0."""
+    if not milliseconds:
+        return ""
+    moment = datetime.fromtimestamp(milliseconds // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{moment}.{milliseconds % 1000:03d}Z"
