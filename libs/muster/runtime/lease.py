@@ -11,16 +11,19 @@ holder that cannot reach NATS does not give up: it has lost the lease only when 
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
 
 import msgspec
 
+from muster.runtime.bus_errors import ConnectionClosed
 from muster.runtime.ports import Clock, Conflict, OutcomeUnknown, StoredMessage, Stream
 from muster.runtime.streams import lease_subject
 
 TTL_S: Final = 3.0
 RENEWALS_PER_TTL: Final = 3
 LOOKS_PER_TTL: Final = 10
+RELEASE_TIMEOUT_S: Final = 1.0
 
 
 class LeaseLost(Exception):
@@ -109,9 +112,22 @@ class Lease:
             return
         self.held = False
         try:
-            await self._publish(self._seq, released=True)
-        except (Conflict, OutcomeUnknown):
+            async with asyncio.timeout(RELEASE_TIMEOUT_S):
+                await self._release()
+        except (TimeoutError, OutcomeUnknown, ConnectionClosed):
             pass
+
+    async def _release(self) -> None:
+        while True:
+            try:
+                await self._publish(self._seq, released=True)
+                return
+            except Conflict:  # a renewal cancelled on its way may have been stored after all
+                last = await self._stream.last(self._subject)
+                record = _decode(last)
+                if last is None or record is None or record.life != self._life or record.released:
+                    return
+                self._seq = last.seq
 
     async def _write(self, expected_seq: int) -> bool:
         """False: refused or unknown, look who holds it."""

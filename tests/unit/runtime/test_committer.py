@@ -1,0 +1,79 @@
+"""LOG-4: identical bytes until the outcome is known, and only the expected sequence counts."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from muster.runtime.committer import Committer, Deposed
+from muster.runtime.exit_codes import ExitCode
+from muster.runtime.streams import ledger_spec
+from muster.sim.bus import Faults, SimNats
+from muster.sim.loop import SimClock, run
+
+
+def test_every_transaction_is_stored_once_over_a_bad_network() -> None:
+    async def main(seed: int) -> int:
+        faults = Faults(
+            delay_max_s=0.05, request_lost_chance=0.2, answer_lost_chance=0.2, stall_chance=0.02, stall_s=5.0
+        )
+        nats = SimNats(SimClock(), Random(seed), faults)
+        stream = await nats.connect("a").stream(ledger_spec("main"))
+        committer = Committer(stream, 0, SimClock())
+        for i in range(1, 30):
+            assert await committer.commit(b"tx %d" % i) == i
+        assert [m.data for m in nats.streams["LEDGER_main"].messages.values()] == [b"tx %d" % i for i in range(1, 30)]
+        return committer.resends
+
+    assert sum(run(main(seed)) for seed in range(5)) > 10
+
+
+def test_another_writer_deposes() -> None:
+    async def main() -> None:
+        nats = SimNats(SimClock(), Random(1))
+        stream = await nats.connect("a").stream(ledger_spec("main"))
+        old, new = Committer(stream, 0, SimClock()), Committer(stream, 0, SimClock())
+        await new.commit(b"LeaderElected 2")
+        with pytest.raises(Deposed) as deposed:
+            await old.commit(b"a placement by the old leader")
+        assert deposed.value.code is ExitCode.DEPOSED
+        assert (await stream.info()).last_seq == 1
+
+    run(main())
+
+
+def test_a_foreign_write_during_an_unknown_outcome_deposes() -> None:
+    """The first try was lost, another leader wrote in its place: sending again must not slip in behind it."""
+
+    async def main() -> None:
+        nats = SimNats(SimClock(), Random(1))
+        mine = Committer(await nats.connect("a").stream(ledger_spec("main")), 0, SimClock())
+        other = Committer(await nats.connect("b").stream(ledger_spec("main")), 0, SimClock())
+        nats.faults.request_lost_chance = 1.0
+        committing = asyncio.create_task(mine.commit(b"mine"))
+        await asyncio.sleep(1.0)
+        nats.faults.request_lost_chance = 0.0
+        await other.commit(b"theirs")
+        with pytest.raises(Deposed):
+            await committing
+        assert [m.data for m in nats.streams["LEDGER_main"].messages.values()] == [b"theirs"]
+
+    run(main())
+
+
+def test_an_acknowledged_sequence_that_was_not_expected_does_not_count() -> None:
+    """A stream that does not honour the expectation (it was recreated, say) is not the ledger this leader knows."""
+
+    class Careless:
+        name = "LEDGER_main"
+
+        async def publish(self, data: bytes, **_: object) -> int:
+            return 7
+
+    async def main() -> None:
+        with pytest.raises(Deposed):
+            await Committer(Careless(), 3, SimClock()).commit(b"x")  # type: ignore[arg-type]
+
+    run(main())
