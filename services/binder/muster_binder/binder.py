@@ -12,7 +12,7 @@ used, and time, randomness and all traffic come in through ports, so the simulat
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, Protocol
@@ -40,7 +40,6 @@ from muster_binder.work import ClusterWork, Op
 FENCE_S: Final = WRITE_TIMEOUT_S + TTL_S  # what a previous owner had on the wire when it lost its lease is done by then
 HOUSEKEEPING_S: Final = 1.0
 UNCONFIRMED_MAX_MS: Final = 10_000
-CATCH_UP_POLL_S: Final = 0.02
 REVIEWS_AT_ONCE: Final = 500  # jobs reviewed before other tasks get their turn
 
 log = get_logger(__name__)
@@ -52,7 +51,12 @@ class Ledger(Protocol):
     @property
     def state(self) -> CellState: ...
 
-    def on_transaction(self, callback: Callable[[tr.Transaction, int], None]) -> object: ...
+    def on_transaction(self, callback: Callable[[tr.Transaction, int], None]) -> None: ...
+
+    def on_reload(self, callback: Callable[[CellState], None]) -> None: ...
+
+    async def catch_up(self) -> None:
+        """Returns when everything that is in the ledger now is applied."""
 
 
 class Partitions(Protocol):
@@ -83,7 +87,6 @@ class Binder:
         cell: str,
         *,
         ledger: Ledger,
-        ledger_end: Callable[[], Awaitable[int]],
         apis: Mapping[str, kube.KubeApi],
         inbox: Inbox,
         partitions: Partitions,
@@ -94,7 +97,6 @@ class Binder:
         metrics: BinderMetrics,
     ) -> None:
         self._ledger = ledger
-        self._ledger_end = ledger_end
         self._partitions = partitions
         self._clock = clock
         self._options = options
@@ -136,7 +138,9 @@ class Binder:
             {cluster: informer.stale_s for cluster, informer in self._informers.items()},
             {cluster: work.waiting for cluster, work in self._work.items()},
         )
+        self._look_at_all = asyncio.Event()  # do not wait for the next resync
         ledger.on_transaction(self.on_transaction)
+        ledger.on_reload(lambda _state: self._look_at_all.set())
 
     async def run(self) -> None:
         """For ever; ends by cancellation, or by an error that is a bug."""
@@ -179,10 +183,8 @@ class Binder:
             if isinstance(transition, tr.PodsChanged):
                 for change in transition.pods:
                     self.outbox.settle(transition.job, change.pod, change.phase)
-            elif isinstance(transition, tr.JobPlaced):
-                self._reviewer.review_job(transition.job, fresh=True)
-            elif isinstance(transition, _ENDINGS):
-                self._reviewer.review_job(transition.job)
+            elif isinstance(transition, _REVIEWED) and self.owns_job(transition.job):
+                self._reviewer.review_job(transition.job, fresh=isinstance(transition, tr.JobPlaced))
 
     # --- from the clusters (kube_watch.Handler, through _ClusterPods) -----------------------------------------------
 
@@ -254,18 +256,12 @@ class Binder:
             new = {p: term for p, term in terms.items() if ready.get(p) != term}
             if not new:
                 continue
-            await self._catch_up()
+            await self._ledger.catch_up()
             await self._informers[cluster].relist()
             still = {p: term for p, term in new.items() if self._partitions.term(p) == term}
             ready.update(still)
             log.info("partitions ready", cluster=cluster, partitions=sorted(still))
             await self._review_all(still)
-
-    async def _catch_up(self) -> None:
-        """Returns when the state is at least what the ledger was at the call."""
-        end = await self._ledger_end()
-        while self._ledger.state.ledger_seq < end:
-            await self._clock.sleep(CATCH_UP_POLL_S)
 
     # --- looking again ----------------------------------------------------------------------------------------------
 
@@ -283,7 +279,12 @@ class Binder:
     async def _resync(self) -> None:
         """Nothing should depend on this; it bounds the harm of a missed trigger."""
         while True:
-            await self._clock.sleep(self._options.resync_s)
+            try:
+                async with asyncio.timeout(self._options.resync_s):
+                    await self._look_at_all.wait()
+            except TimeoutError:
+                pass
+            self._look_at_all.clear()
             await self._review_all(self._partitions.held())
 
     async def _review_all(self, partitions: Collection[int]) -> None:
@@ -342,7 +343,8 @@ class _ClusterPods:
         self._binder.pods_changed(self._cluster, events)
 
 
-_ENDINGS: Final = (
+_REVIEWED: Final = (
+    tr.JobPlaced,
     tr.JobStopping,
     tr.JobPreempted,
     tr.JobRequeued,

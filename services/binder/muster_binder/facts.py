@@ -13,9 +13,8 @@ from typing import Final, Protocol
 
 from muster.core.commands import AnyItem, PlacementRejected, PodFact, PodsObserved
 from muster.core.model import InboxPosition
-from muster.runtime.backpressure import InboxFull
 from muster.runtime.logs import get_logger
-from muster.runtime.ports import Clock, OutcomeUnknown
+from muster.runtime.ports import Clock, OutcomeUnknown, StreamFull
 from muster_binder.metrics import BinderMetrics
 
 BATCH_FACTS_MAX: Final = 500
@@ -108,7 +107,7 @@ class Outbox:
                 await self._clock.sleep(COALESCE_S)
             try:
                 await self._flush()
-            except (OutcomeUnknown, InboxFull) as error:
+            except (OutcomeUnknown, StreamFull) as error:
                 log.warning("facts wait", facts=len(self._unsent), error=str(error))
                 await self._clock.sleep(RETRY_S)
 
