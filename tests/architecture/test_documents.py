@@ -88,3 +88,10 @@ def test_every_decision_is_in_the_index():
         number, _, words = title.partition(" ")
         assert f"[{number}]({page.name}) | {words} |" in index
         assert len(page.read_text().splitlines()) <= 60, "one page each"
+
+
+def test_the_exit_codes_are_documented():
+    from muster.runtime.exit_codes import ExitCode
+
+    rows = re.findall(r"^\| (\d+) \| ([A-Z_]+) \|", (ROOT / "deploy/README.md").read_text(), re.MULTILINE)
+    assert {(int(code), word) for code, word in rows} == {(code.value, code.name) for code in ExitCode}
