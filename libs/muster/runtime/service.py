@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import json
 import os
 import signal
@@ -36,6 +35,7 @@ from muster.runtime import logs, settings
 from muster.runtime.bus_errors import ConnectionClosed
 from muster.runtime.clock import SystemClock
 from muster.runtime.exit_codes import ExitCode, ProcessMustEnd
+from muster.runtime.gc import Collector
 from muster.runtime.metrics import ProcessMetrics
 from muster.runtime.ports import Bus, Clock
 from muster.runtime.rpc import RpcServer
@@ -231,9 +231,8 @@ async def _until_stop(context: ServiceContext[S], start: Coroutine[Any, Any, Non
 
 async def _serve_until_stop(context: ServiceContext[S]) -> None:
     """Let health and the metric follow the readiness until the stop begins."""
-    # What the service loaded lives as long as the process: keep the collector from walking it again (LOG-16).
-    gc.collect()
-    gc.freeze()
+    collector = Collector()
+    collector.start()  # what the service loaded lives as long as the process (LOG-16)
     shown: list[str] | None = None
     while not context.stop.is_set():
         missing = context.not_ready()
@@ -242,8 +241,10 @@ async def _serve_until_stop(context: ServiceContext[S]) -> None:
             await context.rpc.serving(not missing)
             context.metrics.ready.set(0 if missing else 1)
             log.info("ready" if not missing else "not ready", waiting_for=missing)
+        collector.idle()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(context.stop.wait(), READINESS_POLL_S)
+    collector.stop()
     context.metrics.ready.set(0)
 
 
