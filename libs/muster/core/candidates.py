@@ -1,9 +1,10 @@
 """Sorted orders of nodes: the best candidate is found by bisection, not by a pass over all nodes.
 
-An `Order` keeps the keys of `placement` for the nodes that one set of constraints allows in one cluster, ascending. The
-table's orders follow its change log; an overlay takes a copy (`OverlayOrder`) and moves the few nodes it touches. Which
-candidate is best is a matter of the keys alone: orders only make the answer cheap. A shape that often meets nodes with
-enough of the primary resource and too little of another gets an order of its own (`owner`), with only nodes it fits on.
+An `Order` keeps the negated keys of `placement` for the nodes that one set of constraints allows in one cluster,
+ascending, so the best is last. The table's orders follow its change log; an overlay takes a copy (`OverlayOrder`) and
+moves the few nodes it touches. Which candidate is best is a matter of the keys alone: orders only make the answer
+cheap. A shape that often meets nodes with enough of the primary resource and too little of another gets an order of its
+own (`owner`), with only nodes it fits on.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MERGE_SHARE: Final = 16
 
 
 class Order:
-    """`keys`, ascending, of the nodes that take part; `at` remembers each node's own."""
+    """`keys` of the nodes that take part, negated and ascending; `at` remembers each node's own."""
 
     __slots__ = ("_cluster", "_cursor", "_eligibility", "_entries", "_member", "_ranking", "at", "keys", "owner")
 
@@ -88,7 +89,7 @@ class Order:
 
 
 class OverlayOrder:
-    """A copy of an order for one overlay."""
+    """A copy of an order for one overlay. `keys` are negated and ascending: read it from the end."""
 
     __slots__ = ("_moved", "base", "cursor", "keys")
 
@@ -100,7 +101,7 @@ class OverlayOrder:
 
     def follow(self, changed: Sequence[int], row_of: Callable[[int], Row]) -> None:
         """Put the nodes in `changed` where they belong now."""
-        moved, base = self._moved, self.base
+        moved, base, keys = self._moved, self.base, self.keys
         changes = []
         for n in changed:
             old = moved.get(n)
@@ -110,7 +111,7 @@ class OverlayOrder:
             if old != new:
                 moved[n] = new
                 changes.append((old, new))
-        move(self.keys, changes)
+        move(keys, changes)
 
 
 def move(keys: list[int], changes: Sequence[tuple[Keys, Keys]]) -> None:

@@ -8,7 +8,7 @@ nothing becomes free. The rule it follows is stated in `overlay` and `placement`
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -94,30 +94,31 @@ class Trial:
         """Bring the group to `wanted` pods, or to as many as fit."""
         if shape.demand.impossible:
             return wanted == 0
-        for tier, order in enumerate(self._overlay.orders(shape, self._cluster)):
+        for tier, base in enumerate(shape.orders(self._cluster, self._overlay.cache)):
             if group.placed >= wanted:
                 break
-            self._fill_tier(shape, wanted, group, order, tier)
+            self._fill_tier(shape, wanted, group, self._overlay.order(base), tier)
         return group.placed >= wanted
 
     def _fill_tier(self, shape: Shape, wanted: int, group: _Group, order: OverlayOrder, tier: int) -> None:
-        demand, spread, high = shape.demand, shape.spread, shape.high
-        keys, at = order.keys, bisect_left(order.keys, shape.low)
-        start, end = at, len(keys) if not spread else bisect_left(keys, high)
+        demand, spread = shape.demand, shape.spread
+        keys = order.keys  # negated, best last
+        at = bisect_right(keys, -shape.low) - 1
+        end = bisect_right(keys, -shape.high) - 1
         touched: list[Candidate] = []
         charged: dict[int, int] = {}
         for n in self.rows:
             self._offer(touched, shape, order, n, (group.pods.get(n, 0), 0))
         passed = 0
         while group.placed < wanted:
-            while at < end and not self._is_new(keys[at] & INDEX_MASK, shape):
-                at += 1
+            while at > end and not self._is_new(-keys[at] & INDEX_MASK, shape):
+                at -= 1
                 passed += 1
             while touched and not self._is_current(touched[0], charged, shape):
                 heappop(touched)
-            if at < end and (not touched or (0, keys[at]) < touched[0][:2]):
-                key = keys[at]
-                at += 1
+            if at > end and (not touched or (0, -keys[at]) < touched[0][:2]):
+                key = -keys[at]
+                at -= 1
             elif touched:
                 key = heappop(touched)[1]
             else:
@@ -133,8 +134,8 @@ class Trial:
             charged[n] = charged.get(n, 0) + 1
             if group.placed < wanted and (spread or demand.share):
                 self._offer(touched, shape, order, n, (group.pods[n], charged[n]))
-        if at > start:
-            shape.note_walk(passed, end, self._overlay.cache)
+        if passed:
+            shape.note_walk(passed, len(keys), self._overlay.cache)
 
     def _is_new(self, n: int, shape: Shape) -> bool:
         """Whether the trial has not touched the node and a pod fits on it."""
@@ -150,5 +151,5 @@ class Trial:
         """Put the node's keys as they are now into the heap. `stand`: pods of the group there, times charged."""
         pods, times = stand
         for key in order.base.keys_of(n, self.rows[n]):
-            if shape.low <= key < shape.high:
-                heappush(touched, (pods if shape.spread else 0, key, times))
+            if shape.low <= -key < shape.high:
+                heappush(touched, (pods if shape.spread else 0, -key, times))

@@ -17,7 +17,7 @@ a gang of one pod that is the best node of all clusters.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Final
 
@@ -88,10 +88,6 @@ class Overlay:
 
     # --- candidates -------------------------------------------------------------------------------------------------
 
-    def orders(self, shape: Shape, cluster: int) -> list[OverlayOrder]:
-        """The shape's orders with everything charged here in them."""
-        return [self._synced(base) for base in shape.orders(cluster, self.cache)]
-
     def _copy(self, base: Order) -> OverlayOrder:
         if self.table.changes.end != self._built_on:
             raise InvariantBroken("the node table changed under an overlay")
@@ -100,7 +96,8 @@ class Overlay:
         order.cursor = len(self._log)
         return order
 
-    def _synced(self, base: Order) -> OverlayOrder:
+    def order(self, base: Order) -> OverlayOrder:
+        """The order with everything charged here in it."""
         order = self._orders.get(base)
         log = self._log
         if order is None:
@@ -115,7 +112,7 @@ class Overlay:
         found: Spot | None = None
         for cluster in clusters:
             for tier, base in enumerate(shape.orders(cluster, self.cache)):
-                key = self._first_fit(self._synced(base), shape, suspects)
+                key = self._first_fit(self.order(base), shape, suspects)
                 if key >= 0:
                     rank = key >> INDEX_BITS
                     if found is None or (tier, rank) < found[:2]:
@@ -126,20 +123,19 @@ class Overlay:
     def _first_fit(self, order: OverlayOrder, shape: Shape, suspects: Collection[int]) -> int:
         keys, high = order.keys, shape.high
         takes, rows, base = shape.demand.takes, self._rows, self.table.rows
-        i = start = bisect_left(keys, shape.low)
-        end = len(keys)
+        i = start = bisect_right(keys, -shape.low) - 1
         found = -1
-        while i < end:
-            key = keys[i]
+        while i >= 0:
+            key = -keys[i]
             if key >= high:
                 break
             n = key & INDEX_MASK
             if takes(rows.get(n) or base[n]) and n not in suspects:
                 found = key
                 break
-            i += 1
+            i -= 1
         if i != start:
-            shape.note_walk(i - start, end, self.cache)
+            shape.note_walk(start - i, len(keys), self.cache)
         return found
 
     # --- placing ----------------------------------------------------------------------------------------------------
@@ -155,24 +151,41 @@ class Overlay:
 
         `cluster_mask` holds the names of the clusters that may be used (None: all), `suspects` nodes that may not.
         """
+        clusters = self.allowed(cluster_mask)
+        everywhere = cluster_mask is None and not suspects
+        if len(groups) == 1 and groups[0].replicas == groups[0].min_replicas == 1:
+            shape = self.cache.shape(groups[0])
+            if shape.demand.impossible or self._unfit.get(shape.number, 2) <= 1:
+                return None
+            spot = self.best(shape, clusters, suspects)
+            if spot is not None:
+                return (GroupPlacement(0, ((spot[2], 1),), self._take(shape, spot[2], 1)),)
+            if everywhere:
+                self._unfit[shape.number] = 1
+            return None
+        return self._place_gang(groups, clusters, suspects, everywhere=everywhere)
+
+    def _place_gang(
+        self,
+        groups: Sequence[TaskGroup],
+        clusters: Sequence[int],
+        suspects: Collection[int],
+        *,
+        everywhere: bool,
+    ) -> tuple[GroupPlacement, ...] | None:
         shapes = [self.cache.shape(group) for group in groups]
         for shape, group in zip(shapes, groups, strict=True):
             least = group.min_replicas
             if least and (shape.demand.impossible or self._unfit.get(shape.number, least + 1) <= least):
                 return None
-        clusters = self.allowed(cluster_mask)
-        everywhere = cluster_mask is None and not suspects
-        if len(groups) == 1 and groups[0].replicas == groups[0].min_replicas == 1:
-            placed = self._place_one(shapes[0], clusters, suspects)
-        else:
-            gang = tuple((shape.number, group.min_replicas) for shape, group in zip(shapes, groups, strict=True))
-            if gang in self._unfit_gangs:
-                return None
-            placed = self._place_trial(groups, shapes, clusters, suspects)
-            if placed is None and everywhere:
-                self._unfit_gangs[gang] = True
-        if placed is None and everywhere and len(groups) == 1:
-            self._unfit[shapes[0].number] = groups[0].min_replicas
+        gang = tuple((shape.number, group.min_replicas) for shape, group in zip(shapes, groups, strict=True))
+        if gang in self._unfit_gangs:
+            return None
+        placed = self._place_trial(groups, shapes, clusters, suspects)
+        if placed is None and everywhere:
+            self._unfit_gangs[gang] = True
+            if len(groups) == 1:
+                self._unfit[shapes[0].number] = groups[0].min_replicas
         return placed
 
     def allowed(self, cluster_mask: Container[str] | None) -> list[int]:
@@ -180,14 +193,6 @@ class Overlay:
         names = self.table.cluster_names
         clusters = self.cache.clusters()
         return clusters if cluster_mask is None else [c for c in clusters if names[c] in cluster_mask]
-
-    def _place_one(
-        self, shape: Shape, clusters: Sequence[int], suspects: Collection[int]
-    ) -> tuple[GroupPlacement, ...] | None:
-        spot = self.best(shape, clusters, suspects)
-        if spot is None:
-            return None
-        return (GroupPlacement(0, ((spot[2], 1),), self._take(shape, spot[2], 1)),)
 
     def _take(self, shape: Shape, n: int, count: int) -> bytes:
         """Charge `count` pods to the node; their devices."""

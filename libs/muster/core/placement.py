@@ -15,7 +15,7 @@ GPU nodes first, and keeps whole devices and whole nodes free; SPREAD takes the 
 
 Since a pod's request is the same on every node, "least left over" is "least free among those with enough". So a key
 does not depend on the pod but on the node and the kind of question, and all shapes that ask the same question share one
-sorted order (`candidates`): the best node is the first that fits at or after the shape's own request.
+sorted order (`candidates`): the best node is the first that fits at or above the shape's own request.
 
 Devices: whole ones are the lowest untouched indices, in the zone with the fewest untouched devices that has enough when
 zones are known; a share goes to the device with the least sufficient room, the lowest index of those.
@@ -90,28 +90,32 @@ def key_range(ranking: Ranking, demand: Demand, dominant: int) -> tuple[int, int
 
 
 def entries_of(ranking: Ranking) -> Entries:
-    """The function from a row (nothing of it below zero) and its index to the row's keys under the ranking."""
+    """The function from a row (nothing of it below zero) and its index to the row's keys under the ranking, negated:
+    orders keep the best node last, because the nodes that change are the best ones and a list moves only what follows.
+    """
     primary, secondary = ranking.primary, ranking.secondary
     if ranking.policy == SPREAD:
         if ranking.measure is Measure.UNTOUCHED:
             return lambda row, n: (
-                (CEILING - row.devices.count(DEVICE_MILLIS)) << PRIMARY_SHIFT
-                | (CEILING - row.free[secondary]) << INDEX_BITS
-                | n,
+                -(
+                    (CEILING - row.devices.count(DEVICE_MILLIS)) << PRIMARY_SHIFT
+                    | (CEILING - row.free[secondary]) << INDEX_BITS
+                    | n
+                ),
             )
         return lambda row, n: (
-            (CEILING - row.free[primary]) << PRIMARY_SHIFT | (CEILING - row.free[secondary]) << INDEX_BITS | n,
+            -((CEILING - row.free[primary]) << PRIMARY_SHIFT | (CEILING - row.free[secondary]) << INDEX_BITS | n),
         )
     if ranking.measure is Measure.COLUMN:
-        return lambda row, n: (row.free[primary] << PRIMARY_SHIFT | row.free[secondary] << INDEX_BITS | n,)
+        return lambda row, n: (-(row.free[primary] << PRIMARY_SHIFT | row.free[secondary] << INDEX_BITS | n),)
     if ranking.measure is Measure.UNTOUCHED:
         return lambda row, n: (
-            row.devices.count(DEVICE_MILLIS) << PRIMARY_SHIFT | row.free[secondary] << INDEX_BITS | n,
+            -(row.devices.count(DEVICE_MILLIS) << PRIMARY_SHIFT | row.free[secondary] << INDEX_BITS | n),
         )
 
     def by_device(row: Row, n: int) -> tuple[int, ...]:
         low = row.free[secondary] << INDEX_BITS | n
-        return tuple(millis << PRIMARY_SHIFT | low for millis in dict.fromkeys(row.devices) if millis)
+        return tuple(-(millis << PRIMARY_SHIFT | low) for millis in dict.fromkeys(row.devices) if millis)
 
     return by_device
 
