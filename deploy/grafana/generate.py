@@ -48,6 +48,69 @@ OVERVIEW: Final[dict[str, list[Panel]]] = {
             "Streams included.",
         ),
     ],
+    "Decisions": [
+        (
+            "Leader",
+            "short",
+            [
+                (
+                    "max by (replica) (muster_queue_manager_leading"
+                    " * on (instance) group_left (replica) muster_build_info)",
+                    "{{replica}}",
+                )
+            ],
+            "Exactly one replica of the cell shows 1; a change means a new term.",
+        ),
+        (
+            "Inbox items decided a second",
+            "short",
+            [("sum (rate(muster_queue_manager_inbox_items_total[$__rate_interval]))", "items")],
+            "Commands and facts.",
+        ),
+        (
+            "Inbox backlog of the leader",
+            "short",
+            [("max (muster_queue_manager_inbox_backlog_items)", "items")],
+            "Read and not decided; near zero unless the cell is overloaded.",
+        ),
+        (
+            "Time to decide, p99",
+            "s",
+            [(p99("muster_queue_manager_decide_duration_seconds"), "decide and encode")],
+            "Tuned to stay short; a long one delays everything else.",
+        ),
+        (
+            "Time to commit, p99",
+            "s",
+            [(p99("muster_queue_manager_commit_duration_seconds"), "commit")],
+            "One disk sync of NATS.",
+        ),
+        (
+            "Transitions in a transaction, mean",
+            "short",
+            [
+                (
+                    "sum (rate(muster_queue_manager_transaction_transitions_sum[$__rate_interval]))"
+                    " / sum (rate(muster_queue_manager_transaction_transitions_count[$__rate_interval]))",
+                    "transitions",
+                )
+            ],
+            "Grows with load: group commit.",
+        ),
+        (
+            "Ledger bytes a second",
+            "Bps",
+            [("sum (rate(muster_queue_manager_ledger_bytes_total[$__rate_interval]))", "ledger")],
+            "Trimmed below the second newest snapshot after the retention.",
+        ),
+        ("Jobs in the state", "short", [("max (muster_queue_manager_jobs)", "jobs")], "Finished ones stay an hour."),
+        (
+            "Ledger behind the leader",
+            "short",
+            [("max (muster_queue_manager_ledger_seq) - min (muster_queue_manager_ledger_seq)", "transactions")],
+            "How far the slowest standby is behind.",
+        ),
+    ],
     "Pods": [
         (
             "Pods written a second",
