@@ -1,0 +1,124 @@
+"""queue-manager: leads its cell, or stands by warm and keeps the log short.
+
+    follower (always) --> candidate: waits for the lease, then leads; the process ends when its term does
+                      \\-> snapshotter: while standing by, takes snapshots and trims
+
+All policy is in the core, all of the log in `muster.runtime`; this wires them to one process. A term that ends for any
+reason but a graceful stop ends the process with a code that says why (`exit_codes`), because the state it holds may be
+ahead of what others agreed on: the next life starts from the ledger.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from muster.runtime import streams
+from muster.runtime.candidate import Candidate
+from muster.runtime.exit_codes import ExitCode, ProcessMustEnd
+from muster.runtime.follower import Follower
+from muster.runtime.following import start_follower
+from muster.runtime.gc import Collector
+from muster.runtime.lease import Lease
+from muster.runtime.ports import Stream
+from muster.runtime.relay import relayed_up_to
+from muster.runtime.service import ServiceContext
+from muster.runtime.snapshotter import LEASE_TTL_S, Snapshotter
+from muster.runtime.trim import Trimmer
+from muster.wire.codec import UnknownVersion
+from muster_queue_manager.metrics import Watch
+from muster_queue_manager.settings import QueueManagerSettings
+
+HOUR_MS: Final = 3600 * 1000
+
+Context = ServiceContext[QueueManagerSettings]
+
+
+@asynccontextmanager
+async def build(context: Context) -> AsyncIterator[None]:
+    """Wire the service to the real bus and clock."""
+    settings, clock = context.settings, context.clock
+    cell, replicas = settings.cell, settings.nats_replicas
+    inbox = await context.bus.stream(streams.inbox_spec(cell, replicas, settings.inbox_bytes))
+    leases = await context.bus.stream(streams.leases_spec(replicas))
+    follower = await start_follower(context)
+    collector = Collector()
+    watch = Watch(context.registry, context.tracing, follower.state, collector)
+    follower.on_reload(watch.reloaded)
+    standing_by = StandingBy(context, await _snapshotter(context, follower, inbox, leases, watch))
+    candidate = Candidate(
+        follower,
+        inbox,
+        leases,
+        replica=settings.replica,
+        clock=clock,
+        observer=watch,
+        before_leading=standing_by.end,
+    )
+    standing_by.begin()
+    collector.start()
+    context.spawn("candidate", _lead(candidate, follower))
+    try:
+        yield
+    finally:
+        await standing_by.end()
+        await follower.stop()
+        collector.stop()
+
+
+async def _lead(candidate: Candidate, follower: Follower) -> None:
+    """The candidate's life; what ends a term becomes the process's exit code."""
+    try:
+        await candidate.run()
+    except UnknownVersion as error:
+        if not candidate.leading and follower.failure is error:
+            return  # stays up and unready (LOG-10), see `following`
+        raise ProcessMustEnd(ExitCode.TOO_OLD, f"{error}: upgrade this replica first") from error
+
+
+async def _snapshotter(
+    context: Context, follower: Follower, inbox: Stream, leases: Stream, watch: Watch
+) -> Snapshotter:
+    settings, clock = context.settings, context.clock
+    events = await context.bus.stream(streams.events_spec(settings.nats_replicas))
+
+    async def relay_seq() -> int | None:
+        return await relayed_up_to(events, settings.cell)
+
+    trimmer = Trimmer(
+        follower.ledger,
+        inbox,
+        clock=clock,
+        relay_seq=relay_seq,
+        retention_ms=settings.ledger_retention_hours * HOUR_MS,
+    )
+    lease = Lease(leases, f"{settings.cell}.snapshots", settings.replica, clock=clock, ttl_s=LEASE_TTL_S)
+    return Snapshotter(
+        follower,
+        lease,
+        trimmer,
+        clock=clock,
+        every_transactions=settings.snapshot_every_transactions,
+        on_snapshot=watch.snapshot,
+    )
+
+
+class StandingBy:
+    """What this replica does only while it does not lead."""
+
+    def __init__(self, context: Context, snapshotter: Snapshotter) -> None:
+        self._context = context
+        self._snapshotter = snapshotter
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        self._task = self._context.spawn("snapshots", self._snapshotter.run())
+
+    async def end(self) -> None:
+        """A snapshot that is being written is given up; its chunks are trimmed later."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+            self._task = None
