@@ -42,6 +42,8 @@ class Eligibility:
 
     def exclusion(self, facts: NodeFacts) -> Exclusion:
         selector, affinity, tolerations = self.constraints
+        if not (selector or affinity or facts.spec.taints):
+            return Exclusion.NONE
         return exclusion(
             facts.labels,
             facts.spec.taints,
