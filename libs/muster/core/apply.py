@@ -125,11 +125,10 @@ def _command_refused(state: CellState, t: tr.CommandRefused) -> None:
 
 
 def _cycle_paused(state: CellState, t: tr.CyclePaused) -> None:
-    first_part = state.cycle_after is None
     if t.after is not None:
-        state.pending.pass_paused(t.after, first_part=first_part)
+        state.pending.pass_paused(state.cycle_after, t.after)
     else:
-        state.pending.pass_ended(one_part=first_part)
+        state.pending.pass_ended(one_part=state.cycle_after is None)
     state.cycle_after = t.after
 
 
@@ -402,6 +401,7 @@ def _preemption_answered(state: CellState, t: tr.PreemptionAnswered) -> None:
 
 def _hold_made(state: CellState, t: tr.HoldMade) -> None:
     job = state.jobs[t.job]
+    state.asks.pop(t.job, None)
     state.pending.remove(state.class_key(job), state.order_key(job))
     state.holds[t.job] = Hold(t.job, t.placement, t.victims, t.expires_ms)
     state.pending.add(state.class_key(job), state.order_key(job))
@@ -412,7 +412,6 @@ def _hold_released(state: CellState, t: tr.HoldReleased) -> None:
     job = state.jobs[t.job]
     state.pending.remove(state.class_key(job), state.order_key(job))
     del state.holds[t.job]
-    state.asks.pop(t.job, None)
     state.pending.add(state.class_key(job), state.order_key(job))
     _loosened(state)
 

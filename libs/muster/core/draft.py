@@ -53,7 +53,8 @@ class Draft:
         self.loosened = False  # something became free
         self.fresh = PendingIndex()  # jobs that became pending in this transaction
         self.holds: dict[str, Hold] = state.holds
-        self.requests = state.requests
+        self.asked_now: dict[str, None] = {}  # jobs a preemption plan is asked for
+        self.answered_now: dict[str, None] = {}
         self.changed: dict[str, Job] = {}  # jobs that differ from the state's
         self.releases: list[Release] = []
         self._taken_names: dict[tuple[str, str], str] = {}
@@ -246,6 +247,11 @@ class Draft:
         for freed in self.releases:
             overlay.release(*freed)
         return overlay
+
+    def ask(self, job_id: str) -> None:
+        """Ask the preemptors for a plan."""
+        self.asked_now[job_id] = None
+        self.emit(tr.PreemptionRequested(job_id, self.state.requests + len(self.asked_now)))
 
     def make_hold(self, hold: Hold) -> None:
         self.emit(tr.HoldMade(hold.job, hold.placement, hold.victims, hold.expires_ms))

@@ -6,6 +6,7 @@ left is due again at once (`next_wake_ms`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from muster.core import transitions as tr
@@ -29,11 +30,9 @@ STEPS_MAX: Final = 512  # per transaction
 
 def housekeeping(draft: Draft) -> None:
     """Everything that is due, up to a number of steps."""
-    steps = 0
-    for _ in _steps(draft):
+    for _ in islice(_steps(draft), STEPS_MAX):
         draft.spend(1)
-        steps += 1
-        if steps >= STEPS_MAX or draft.exhausted:
+        if draft.exhausted:
             return
 
 

@@ -10,7 +10,8 @@ succeeded. Positions that the placement leaves out (elastic replicas above the m
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -253,7 +254,7 @@ def _end_attempt(job: Job, reason: str, now_ms: int) -> None:
     job.placement = ()
 
 
-_EFFECTS: Final = {
+_EFFECTS: Final[dict[type[tr.Transition], Callable[[Job, Any, int], None]]] = {
     tr.JobPlaced: _placed,
     tr.JobStarting: _starting,
     tr.JobRunning: _running,

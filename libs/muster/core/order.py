@@ -69,8 +69,8 @@ class PendingClass:
 class PendingIndex:
     """All classes; which of them the cycle has to look at.
 
-    A pass of the cycle goes once through the order, over one or more transactions. A full pass looks at every class, any
-    other one only at the opened ones.
+    A pass of the cycle goes once through the order, over one or more transactions. A full pass looks at every class,
+    any other one only at the opened ones.
     """
 
     def __init__(self) -> None:
@@ -124,15 +124,21 @@ class PendingIndex:
         """Something became free, or a rule changed: every class may fit again."""
         self.all_open = True
 
-    def pass_paused(self, after: OrderKey, *, first_part: bool) -> None:
-        """The pass goes on behind `after`. Classes whose first job it has seen are blocked for the rest of it."""
-        if first_part:
+    def pass_paused(self, before: OrderKey | None, after: OrderKey) -> None:
+        """The pass, which was at `before` (None: its start), goes on behind `after`.
+
+        Classes whose first job it has seen are blocked for the rest of it. Those that were opened since it began, with
+        a first job that it had passed already, are left to the next pass.
+        """
+        if before is None:
             self.opened_since = {}
             if self.all_open:
                 self.opened = dict(self.classes)
                 self.all_open = False
-        for found in [c for c in self.opened.values() if c.first() <= after]:
-            self._close(found.key)
+        for found in list(self.opened.values()):
+            first = found.first()
+            if first <= after and not (before is not None and found.key in self.opened_since and first <= before):
+                self._close(found.key)
 
     def pass_ended(self, *, one_part: bool) -> None:
         """Everything opened was looked at, except what was opened behind the back of a pass in several parts."""

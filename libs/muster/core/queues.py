@@ -8,8 +8,8 @@ here, `decide` works on a copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
 
 from muster.core.limits import QUEUE_DEPTH_MAX
 from muster.core.model import Amounts, QueueSpec
@@ -22,7 +22,20 @@ Usage = dict[str, int]
 class Queue:
     """One queue and what is derived from its place in the tree."""
 
-    __slots__ = ("base", "chain", "children", "fifo", "jobs", "limits", "path", "placed", "running", "spec", "usage")
+    __slots__ = (
+        "base",
+        "chain",
+        "children",
+        "fifo",
+        "jobs",
+        "limits",
+        "path",
+        "placed",
+        "running",
+        "spec",
+        "starts_jobs",
+        "usage",
+    )
 
     def __init__(self, spec: QueueSpec) -> None:
         self.spec = spec
@@ -36,20 +49,43 @@ class Queue:
         self.placed: dict[int, int] = {}  # priority -> how many of these may be preempted (rule P2)
         self.base = 0  # added to the order key: minus the rank of the queue's priority
         self.fifo = spec.ordering == "FIFO"
+        self.starts_jobs = True  # this queue and all above it start new jobs (rule Q1)
 
     @property
     def id(self) -> str:
         return self.spec.id
 
     @property
-    def starts_jobs(self) -> bool:
-        """Whether this queue and all above it start new jobs (rule Q1)."""
-        return all(q.spec.state in ("OPEN", "CLOSED") for q in self.chain)
-
-    @property
     def preempts(self) -> bool:
         """Whether its jobs may preempt at all (rule P2). In FIFO order priority means nothing."""
         return self.spec.preemption != "NEVER" and not self.fifo
+
+
+class Over(NamedTuple):
+    """A limit that would be exceeded."""
+
+    queue: Queue
+    resource: str
+    amount: int  # by so much
+
+
+def over_limit(
+    queue: Queue, need: Mapping[str, int], usage_of: Callable[[Queue], Usage], held: Mapping[str, Usage]
+) -> Over | None:
+    """The first limit on the path that a job with `need` would exceed (rule F6), with what holds keep counted as used.
+
+    A resource the job does not ask for never stops it.
+    """
+    for q, limit in queue.limits:
+        usage = usage_of(q)
+        kept = held.get(q.spec.id)
+        for resource, most in limit:
+            asked = need.get(resource)
+            if asked:
+                over = usage.get(resource, 0) + asked - most + (kept.get(resource, 0) if kept else 0)
+                if over > 0:
+                    return Over(q, resource, over)
+    return None
 
 
 class QueueTree:
@@ -118,7 +154,7 @@ class QueueTree:
             self._add_usage(old.chain[1:], usage, -1)
             del self.children_of(before.parent)[before.name]
             self.children_of(spec.parent)[spec.name] = spec.id
-        if moved or before.limit != spec.limit:
+        if moved or (before.limit, before.state) != (spec.limit, spec.state):
             for below in list(self.subtree(spec.id)):
                 self._derive(below)
         if moved:
@@ -178,6 +214,7 @@ class QueueTree:
         queue.path = f"{parent.path}/{queue.spec.name}" if parent else queue.spec.name
         self.by_path[queue.path] = queue.id
         queue.chain = (queue, *parent.chain) if parent else (queue,)
+        queue.starts_jobs = all(q.spec.state in ("OPEN", "CLOSED") for q in queue.chain)
         queue.limits = tuple((q, q.spec.limit) for q in queue.chain if q.spec.limit)
 
     def _rank(self, queue: Queue) -> bool:

@@ -13,6 +13,7 @@ from typing import Final
 
 from muster.core import commands, resources
 from muster.core import transitions as tr
+from muster.core.draft import Draft
 from muster.core.errors import Code, Rejected
 from muster.core.gangs import Gang
 from muster.core.jobs import Job
@@ -26,8 +27,6 @@ from muster.core.limits import (
 )
 from muster.core.model import InboxPosition, JobSpec, JobState, Reason, TaskGroup
 from muster.core.queues import Queue, QueueTree
-from muster.core.shortfall import never_fits
-from muster.core.draft import Draft
 
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 JOB_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -85,7 +84,7 @@ def _check_job(spec: JobSpec) -> None:
     if not JOB_ID.fullmatch(spec.id):
         raise _invalid("id", "is not a job id of 32 hexadecimal digits")
     for field, value in (("name", spec.name), ("namespace", spec.namespace)):
-        _check_name(field, value)
+        check_name(field, value)
     if spec.options is not None and spec.options.fields:
         field = spec.options.fields[0]
         raise Rejected(Code.UNIMPLEMENTED, field, "is not available in this version: leave it out")
@@ -113,7 +112,7 @@ def check_tasks(tasks: tuple[TaskGroup, ...]) -> None:
     pods = 0
     for number, task in enumerate(tasks):
         field = f"tasks[{number}]"
-        _check_name(f"{field}.name", task.name)
+        check_name(f"{field}.name", task.name)
         if task.name in names:
             raise _invalid(f"{field}.name", f'there are two task groups "{task.name}"', "G1")
         names.add(task.name)
@@ -147,7 +146,7 @@ def _check_task(field: str, task: TaskGroup) -> None:
                 raise _invalid(f"{field}.affinity", f'unknown operator "{requirement.operator}" (known: {known})', "G4")
 
 
-def _check_name(field: str, value: str) -> None:
+def check_name(field: str, value: str) -> None:
     if len(value) > NAME_CHARS_MAX or not NAME.fullmatch(value):
         have = f'"{value[:NAME_CHARS_MAX]}" is not a name'
         raise _invalid(field, f"{have}: lower-case letters, digits and dashes, at most {NAME_CHARS_MAX} characters")
@@ -204,13 +203,13 @@ def _is_repeated(draft: Draft, spec: JobSpec) -> bool:
     return True
 
 
-def find_queue(tree: QueueTree, path: str) -> Queue:
+def find_queue(tree: QueueTree, path: str, field: str = "queue") -> Queue:
     """Raises Rejected with the nearest known path."""
     queue = tree.find(path)
     if queue is None:
         near = get_close_matches(path, sorted(tree.by_path), n=1)
         hint = f' (did you mean "{near[0]}"?)' if near else ""
-        raise Rejected(Code.NOT_FOUND, "queue", f'queue "{path}" does not exist{hint}', "Q1")
+        raise Rejected(Code.NOT_FOUND, field, f'queue "{path}" does not exist{hint}', "Q1")
     return queue
 
 
@@ -264,4 +263,4 @@ def cancel(draft: Draft, command: commands.CancelJob) -> None:
         raise Rejected(Code.FAILED_PRECONDITION, "job", f"job {job.id} has already ended: {job.state}", "L1")
 
 
-__all__ = ["UNBUILT", "cancel", "check_spec", "check_tasks", "find_queue", "never_fits", "submit"]
+__all__ = ["UNBUILT", "cancel", "check_name", "check_spec", "check_tasks", "find_queue", "submit"]

@@ -1,0 +1,170 @@
+"""The scheduling cycle: who starts now (rules F5, F6, G1).
+
+Pending jobs are looked at in one strict order over all queues: queue priority, job priority, submit time, id. A job
+that fits its limits along the path and the nodes, with what holds keep left alone, is placed. One that does not fit
+blocks nobody but its own class (see `order`). If it may preempt, the preemptors are asked for a plan.
+
+A pass through the order that runs out of work units or bytes is paused and goes on in the next transaction, so one huge
+queue cannot stall the cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from muster.core import layout
+from muster.core import transitions as tr
+from muster.core.draft import Draft
+from muster.core.holds import Kepts
+from muster.core.jobs import Job
+from muster.core.limits import PREEMPTIONS_REQUESTED_MAX
+from muster.core.model import GroupPlacement, JobState
+from muster.core.order import OrderKey, PendingClass
+from muster.core.preemption import cluster_mask
+from muster.core.queues import Queue, over_limit
+from muster.core.timers import Due
+
+PODS_PER_WORK_UNIT: Final = 32
+
+Source = tuple[PendingClass, int] | None  # a class and the index of its next job; None: a job by itself
+Entry = tuple[OrderKey, int, Source]  # the number only keeps sources from being compared
+
+
+def run_cycle(draft: Draft) -> None:
+    """One pass, or as much of it as the transaction takes."""
+    state = draft.state
+    entries = list(_entries(draft))
+    if entries or state.cycle_after is not None:
+        _Pass(draft, entries).run()
+
+
+def _entries(draft: Draft) -> Iterator[Entry]:
+    """What the pass has to look at: a first job for every open class, jobs whose time has come, and fresh ones."""
+    state, pending = draft.state, draft.state.pending
+    full = state.cycle_after is None and (pending.all_open or draft.loosened)
+    number = 0
+    for found in pending.candidates(full=full):
+        index = found.after(state.cycle_after)
+        if index < len(found.keys):
+            yield found.keys[index], number, (found, index)
+            number += 1
+    for _, what, job_id, epoch in state.timers.due(draft.now_ms):
+        job = draft.job(job_id)
+        backoff_over = what == Due.BACKOFF_OVER and job is not None and job.epoch == epoch
+        if job is not None and (backoff_over or (what == Due.REQUEST_AGAIN and job_id in state.asks)):
+            yield draft.order_key(job), number, None
+            number += 1
+    for found in draft.fresh.classes.values():
+        waiting = pending.classes.get(found.key)
+        blocked = waiting is not None and not full and found.key not in pending.opened
+        if waiting is None or not blocked or found.first() < waiting.first():
+            yield found.first(), number, (found, found.head)
+            number += 1
+
+
+class _Pass:
+    """One pass in the making."""
+
+    def __init__(self, draft: Draft, entries: list[Entry]) -> None:
+        self.draft = draft
+        self.heap = entries
+        heapify(self.heap)
+        self.number = len(entries)
+        self.seen: dict[str, None] = {}
+        self.kepts = Kepts(draft.holds, draft.job, draft.overlay, draft.tree)
+        self.asked = sum(1 for ask in draft.state.asks.values() if not ask.answered)
+
+    def run(self) -> None:
+        draft, heap = self.draft, self.heap
+        last = draft.state.cycle_after
+        while heap:
+            if draft.exhausted:
+                self._pause(last)
+                return
+            key, _, source = heappop(heap)
+            outcome = self._look_at(key[2])
+            if outcome is None:
+                self._pause(last)
+                return
+            last = key if last is None or key > last else last
+            if outcome and source is not None:
+                self._next_of(*source)
+        draft.emit(tr.CyclePaused(None))
+
+    def _pause(self, last: OrderKey | None) -> None:
+        if last is not None and last != self.draft.state.cycle_after:
+            self.draft.emit(tr.CyclePaused(last))
+
+    def _next_of(self, found: PendingClass, index: int) -> None:
+        if index + 1 < len(found.keys):
+            self.number += 1
+            heappush(self.heap, (found.keys[index + 1], self.number, (found, index + 1)))
+
+    def _look_at(self, job_id: str) -> bool | None:
+        """True: the next of the class may fit. False: it is blocked. None: the transaction is full."""
+        draft = self.draft
+        job = draft.job(job_id)
+        if job is None or job.state is not JobState.QUEUED or job.not_before_ms > draft.now_ms or job_id in self.seen:
+            return True
+        draft.spend(1)
+        queue = draft.tree.by_id[job.queue]
+        if not queue.starts_jobs:
+            return False
+        self.seen[job_id] = None
+        held = job_id in draft.holds
+        if held:
+            self.kepts.lift(job_id)
+        placement = self._place(job, queue)
+        if placement is None:
+            if held:
+                self.kepts.restore(job_id)
+            self._maybe_ask(job, queue)
+            return False
+        if held:
+            self.kepts.drop(job_id)
+        return True if self._commit(job, placement) else None
+
+    def _place(self, job: Job, queue: Queue) -> tuple[GroupPlacement, ...] | None:
+        """A placement within the limits, charged to the overlay (rule F6)."""
+        gang, draft, held = job.gang, self.draft, self.kepts.usage
+        tasks = gang.tasks
+        if queue.limits and over_limit(queue, gang.full_map, draft.usage, held) is not None:
+            if gang.minimum_tasks is None or over_limit(queue, gang.minimum_map, draft.usage, held) is not None:
+                return None
+            tasks = gang.minimum_tasks
+        mask = cluster_mask(job)
+        if not job.suspects:
+            return draft.overlay.place_gang(tasks, cluster_mask=mask)
+        # Where it failed before comes last, but a job must not wait for ever because of it (I7).
+        avoiding = draft.overlay.place_gang(tasks, cluster_mask=mask, suspects=job.suspects)
+        return avoiding if avoiding is not None else draft.overlay.place_gang(tasks, cluster_mask=mask)
+
+    def _commit(self, job: Job, placement: tuple[GroupPlacement, ...]) -> bool:
+        """Write it, if the transaction still takes it."""
+        draft, gang = self.draft, job.gang
+        transition = tr.JobPlaced(job.spec.id, job.epoch + 1, placement)
+        if not draft.fits(tr.estimated_bytes(transition)):
+            return False
+        amounts = gang.full
+        if gang.minimum_tasks is not None:
+            amounts = gang.of_counts({group.group: layout.pods_placed(group) for group in placement})
+        draft.spend(gang.pods // PODS_PER_WORK_UNIT)
+        draft.placed(job, transition, amounts)
+        return True
+
+    def _maybe_ask(self, job: Job, queue: Queue) -> None:
+        """Ask for a preemption plan if there may be one and none was asked for on the same grounds (rule P2b)."""
+        draft, state = self.draft, self.draft.state
+        if not queue.preempts or not queue.placed or min(queue.placed) >= job.spec.priority:
+            return
+        if job.spec.id in draft.holds or self.asked >= PREEMPTIONS_REQUESTED_MAX:
+            return
+        ask = state.asks.get(job.spec.id)
+        if ask is not None:
+            unchanged = ask.changes == state.changes and not draft.loosened
+            if not ask.answered or ask.retry_at_ms > draft.now_ms or unchanged:
+                return
+        draft.ask(job.spec.id)
+        self.asked += 1

@@ -1,0 +1,163 @@
+"""What a command may do to the tree of queues (rules Q1, Q4).
+
+A change is validated as a whole before anything of it happens: names, parent, cycle, depth, limits against guarantees,
+and the revision the caller has seen. Jobs live in leaves only, so a queue with jobs gets no children and a queue is
+deleted only when it is empty. Nothing here ever loses or restarts a job.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from muster.core import commands, resources
+from muster.core import transitions as tr
+from muster.core.draft import Draft
+from muster.core.errors import Code, Rejected
+from muster.core.limits import AMOUNT_MAX, LABELS_MAX, QUEUE_DEPTH_MAX, QUEUES_MAX
+from muster.core.model import Amounts, QueueSpec
+from muster.core.queues import Queue, QueueTree
+from muster.core.submission import PRIORITY_MAX, check_name, find_queue
+
+WEIGHT_MAX: Final = 1_000_000
+STATES: Final = ("OPEN", "CLOSED", "STOPPED", "DRAINING")
+ORDERINGS: Final = ("FIFO", "PRIORITY")
+PREEMPTIONS: Final = ("NEVER", "LOWER_PRIORITY")
+UNBUILT_AMOUNTS: Final = ("guaranteed", "lending_limit")
+
+
+def check_queue(spec: QueueSpec) -> None:
+    """Raises Rejected for settings that no cell would take, wherever the queue is. Names are checked with the path."""
+    for field in UNBUILT_AMOUNTS:
+        if getattr(spec, field):
+            raise Rejected(Code.UNIMPLEMENTED, field, "is not available in this version: leave it out", "F2")
+    for field, value, unbuilt, known in (
+        ("ordering", spec.ordering, "FAIR", ORDERINGS),
+        ("preemption", spec.preemption, "ANY", PREEMPTIONS),
+        ("state", spec.state, "", STATES),
+    ):
+        if value == unbuilt:
+            raise Rejected(Code.UNIMPLEMENTED, field, f"{value} is not available in this version", "Q1")
+        if value not in known:
+            raise _invalid(field, f'"{value}" is not one of {", ".join(known)}')
+    if not 0 <= spec.weight <= WEIGHT_MAX:
+        raise _invalid("weight", f"{spec.weight} is not between 0 and {WEIGHT_MAX}")
+    if not -PRIORITY_MAX <= spec.priority <= PRIORITY_MAX:
+        raise _invalid("priority", f"{spec.priority} is not between -{PRIORITY_MAX} and {PRIORITY_MAX}")
+    if list(spec.limit) != sorted(dict(spec.limit).items()):
+        raise _invalid("limit", "is not sorted or names a resource twice")
+    for resource, amount in spec.limit:
+        if not 0 <= amount <= AMOUNT_MAX:
+            have = resources.format_amount(resource, amount)
+            raise _invalid(f"limit.{resource}", f"{have} is negative or more than {AMOUNT_MAX}")
+    if len(spec.labels) > LABELS_MAX:
+        raise _invalid("labels", f"has {len(spec.labels)} entries, at most {LABELS_MAX} are allowed")
+
+
+def upsert(draft: Draft, command: commands.UpsertQueue) -> None:
+    """Create, change or move a queue, or raise Rejected. What changes nothing writes nothing."""
+    check_queue(command.spec)
+    current = draft.tree.find(command.path)
+    _check_revision(command.path, current, command.expected_revision)
+    if current is None:
+        if command.new_path:
+            find_queue(draft.tree, command.path, "path")
+        spec = _created(draft, command)
+    else:
+        spec = _changed(draft, current, command)
+        if replace(spec, revision=current.spec.revision) == current.spec:
+            return
+    draft.editable_tree().put(spec)
+    draft.emit(tr.QueueUpserted(spec))
+
+
+def delete(draft: Draft, command: commands.DeleteQueue) -> None:
+    """Delete an empty leaf, or raise Rejected."""
+    queue = find_queue(draft.tree, command.path, "path")
+    _check_revision(command.path, queue, command.expected_revision)
+    if queue.children:
+        have = f'queue "{queue.path}" has {len(queue.children)} queues below it: delete those first'
+        raise Rejected(Code.FAILED_PRECONDITION, "path", have, "Q1")
+    jobs = draft.live_jobs(queue)
+    if jobs:
+        have = f'queue "{queue.path}" has {jobs} jobs that have not ended: close it, then wait or cancel them'
+        raise Rejected(Code.FAILED_PRECONDITION, "path", have, "Q1")
+    draft.editable_tree().remove(queue.id)
+    draft.emit(tr.QueueRemoved(queue.id))
+
+
+def _check_revision(path: str, current: Queue | None, expected: int) -> None:
+    if expected == 0 and current is not None:
+        raise Rejected(Code.ALREADY_EXISTS, "path", f'queue "{path}" exists already', "Q1")
+    if expected > 0 and current is None:
+        raise Rejected(Code.NOT_FOUND, "path", f'queue "{path}" does not exist', "Q1")
+    if expected > 0 and current is not None and current.spec.revision != expected:
+        have = f'queue "{path}" has changed: it has revision {current.spec.revision}, not {expected}; read it again'
+        raise Rejected(Code.ABORTED, "expected_revision", have, "Q4")
+
+
+def _created(draft: Draft, command: commands.UpsertQueue) -> QueueSpec:
+    parent_path, _, name = command.path.rpartition("/")
+    check_name("path", name)
+    tree = draft.tree
+    if len(tree) >= QUEUES_MAX:
+        raise Rejected(Code.RESOURCE_EXHAUSTED, "path", f"there are {QUEUES_MAX} queues already", "Q1")
+    parent = _parent(draft, parent_path, 1)
+    spec = replace(command.spec, id=f"q{tree.next_number}", name=name, parent=parent.id if parent else "", revision=1)
+    _check_guarantees(tree, parent, spec)
+    return spec
+
+
+def _changed(draft: Draft, current: Queue, command: commands.UpsertQueue) -> QueueSpec:
+    old, tree = current.spec, draft.tree
+    name, parent_id = old.name, old.parent
+    if command.new_path and command.new_path != command.path:
+        parent_path, _, name = command.new_path.rpartition("/")
+        check_name("new_path", name)
+        if f"{parent_path}/".startswith(f"{current.path}/"):
+            have = f'queue "{current.path}" cannot move below itself ("{command.new_path}"): that would be a cycle'
+            raise Rejected(Code.INVALID_ARGUMENT, "new_path", have, "Q1")
+        if tree.find(command.new_path) is not None:
+            raise Rejected(Code.ALREADY_EXISTS, "new_path", f'queue "{command.new_path}" exists already', "Q1")
+        height = max(len(below.chain) for below in tree.subtree(current.id)) - len(current.chain) + 1
+        parent = _parent(draft, parent_path, height)
+        parent_id = parent.id if parent else ""
+    spec = replace(command.spec, id=old.id, name=name, parent=parent_id, revision=old.revision + 1)
+    _check_guarantees(tree, tree.by_id.get(parent_id), spec)
+    return spec
+
+
+def _parent(draft: Draft, path: str, height: int) -> Queue | None:
+    """The queue that takes a subtree of this height; None for the roots."""
+    if not path:
+        return None
+    parent = find_queue(draft.tree, path, "path")
+    if len(parent.chain) + height > QUEUE_DEPTH_MAX:
+        raise _invalid("path", f"is more than {QUEUE_DEPTH_MAX} queues deep")
+    if draft.live_jobs(parent):
+        have = f'queue "{path}" has jobs: only a queue without jobs can have queues below it'
+        raise Rejected(Code.FAILED_PRECONDITION, "path", have, "Q1")
+    return parent
+
+
+def _check_guarantees(tree: QueueTree, parent: Queue | None, spec: QueueSpec) -> None:
+    """A limit below the sum of the children's guarantees is refused (rule Q1), from either side."""
+    children = tree.by_id[spec.id].children.values() if spec.id in tree else ()
+    _check_sum(spec.name, spec.limit, [tree.by_id[child].spec for child in children])
+    if parent is not None:
+        siblings = [tree.by_id[child].spec for child in parent.children.values() if child != spec.id]
+        _check_sum(parent.path, parent.spec.limit, [*siblings, spec])
+
+
+def _check_sum(path: str, limit: Amounts, children: list[QueueSpec]) -> None:
+    guaranteed = dict(resources.total(child.guaranteed for child in children))
+    for resource, most in limit:
+        if guaranteed.get(resource, 0) > most:
+            sum_text = resources.format_pair(resource, guaranteed[resource])
+            have = f'queue "{path}" may use {resources.format_amount(resource, most)}, its children are guaranteed'
+            raise _invalid(f"limit.{resource}", f"{have} {sum_text}")
+
+
+def _invalid(field: str, message: str) -> Rejected:
+    return Rejected(Code.INVALID_ARGUMENT, field, message, "Q1")
