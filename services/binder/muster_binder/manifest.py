@@ -18,6 +18,7 @@ import msgspec
 
 from muster.core import layout, resources
 from muster.core.model import Amounts, GroupPlacement, JobSpec, NodeSpec, TaskGroup
+from muster.wire import quantities
 from muster_binder import names
 
 EXISTING_POD: Final = "existingPod"  # in a template: bind this pod instead of creating one
@@ -193,26 +194,9 @@ def _asks(container: dict[str, Any]) -> bool:
 
 def _requirements(requests: Amounts) -> dict[str, dict[str, str]]:
     """Requests as quantities. Devices and other extended resources need an equal limit."""
-    asked: dict[str, str] = {}
-    limits: dict[str, str] = {}
-    for resource, amount in requests:
-        if resource == resources.PODS:
-            continue
-        name, quantity = _quantity(resource, amount)
-        asked[name] = quantity
-        if "/" in name or name.startswith("hugepages-"):
-            limits[name] = quantity
+    asked = {name: text for name, text in quantities.requests(requests).items() if name != resources.PODS}
+    limits = {name: text for name, text in asked.items() if "/" in name or name.startswith("hugepages-")}
     return {"requests": asked, "limits": limits} if limits else {"requests": asked}
-
-
-def _quantity(resource: str, amount: int) -> tuple[str, str]:
-    if resource == resources.CPU:
-        return resource, f"{amount}m"
-    if resources.is_device(resource):
-        if amount < resources.DEVICE_MILLIS:
-            return resources.GPU_MILLI, str(amount)
-        return resource, str(amount // resources.DEVICE_MILLIS)
-    return resource, str(amount)
 
 
 def _object(parent: dict[str, Any], key: str) -> dict[str, Any]:
