@@ -1,0 +1,411 @@
+"""The state as parts that can be stored, and back (LOG-6).
+
+`dump` yields a head, then nodes, gangs, jobs and forgotten request ids in chunks, then timers and the pending index's
+marks. What can be worked out again (usage, free nodes, indexes) is not stored but rebuilt by `load`, so a snapshot
+cannot contradict itself. `load(dump(s))` decides exactly as `s` does: everything whose order matters is stored in its
+order. The parts are encoded by `wire.codec`; how they are kept on a stream is the runtime's business.
+
+Task groups are stored once for all jobs that share them, which is most of the size and time of a snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Final, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
+
+from muster.core import layout
+from muster.core.apply import RUNNING_STATES
+from muster.core.gangs import Gang
+from muster.core.jobs import Attempt, Job, is_over
+from muster.core.model import (
+    Amounts,
+    GroupPlacement,
+    InboxPosition,
+    JobSpec,
+    JobState,
+    NodeSpec,
+    QueueSpec,
+    TaskGroup,
+    Zone,
+)
+from muster.core.order import ClassKey, OrderKey, PendingClass
+from muster.core.state import Ask, CellState, Cluster, Forgotten, Hold
+from muster.core.timers import StartEntry, TimerEntry
+
+SNAPSHOT_VERSION: Final = 1
+JOBS_PER_PART: Final = 1000
+NODES_PER_PART: Final = 1000
+GANGS_PER_PART: Final = 200  # they carry pod templates
+FORGOTTEN_PER_PART: Final = 5000
+
+T = TypeVar("T")
+
+
+class Part(Struct, array_like=True, frozen=True, tag_field="kind"):
+    """Base of the parts. The first field of each is its version (LOG-10)."""
+
+
+class ClusterRecord(Struct, array_like=True, frozen=True):
+    name: str
+    synced: bool
+    unseen: tuple[int, ...] | None
+
+
+class HeadPart(Part, tag="Head"):
+    """Comes first: what is not a list, and how much of the lists there is."""
+
+    version: int
+    cell: str
+    ledger_seq: int
+    position: InboxPosition
+    now_ms: int
+    epoch: int
+    leader: str
+    cycle_after: OrderKey | None
+    cycle_owed: bool
+    changes: int
+    requests: int
+    next_queue_number: int
+    queues: tuple[QueueSpec, ...]  # parents before children
+    entitled: tuple[tuple[str, Amounts], ...]
+    entitled_seq: int
+    clusters: tuple[ClusterRecord, ...]
+    vanished: tuple[tuple[int, tuple[str, ...]], ...]
+    holds: tuple[Hold, ...]
+    asks: tuple[tuple[str, Ask], ...]
+    nodes: int
+    jobs: int
+    forgotten: int
+
+
+class NodeRecord(Struct, array_like=True, frozen=True):
+    spec: NodeSpec
+    removed: bool
+    zones: tuple[Zone, ...]
+
+
+class NodesPart(Part, tag="Nodes"):
+    """Nodes in the order of their indices."""
+
+    version: int
+    nodes: tuple[NodeRecord, ...]
+
+
+class GangsPart(Part, tag="Gangs"):
+    """Task groups; jobs refer to them by their number."""
+
+    version: int
+    gangs: tuple[tuple[TaskGroup, ...], ...]
+
+
+class JobRecord(Struct, array_like=True, frozen=True):
+    """A job; `spec` is without its task groups."""
+
+    spec: JobSpec
+    gang: int
+    queue: str
+    submit_position: InboxPosition
+    submit_ms: int
+    state: str
+    reason: str
+    message: str
+    epoch: int
+    placement: tuple[GroupPlacement, ...]
+    phases: bytes
+    unplaced: int
+    not_before_ms: int
+    placed_ms: int
+    started_ms: int
+    finished_ms: int
+    exit_code: int
+    next_state: str
+    suspects: tuple[int, ...]
+    requeues: int
+    preemptions: int
+    attempts: tuple[Attempt, ...]
+
+
+class JobsPart(Part, tag="Jobs"):
+    """Jobs in the order of submission."""
+
+    version: int
+    jobs: tuple[JobRecord, ...]
+
+
+class ForgottenPart(Part, tag="Forgotten"):
+    """Request ids of jobs that left the state, oldest first."""
+
+    version: int
+    forgotten: tuple[tuple[str, Forgotten], ...]
+
+
+class TailPart(Part, tag="Tail"):
+    """Comes last: timers, and which pending classes the cycle looks at, each by the id of one of its jobs."""
+
+    version: int
+    starts: tuple[StartEntry, ...]
+    finished: tuple[str, ...]
+    others: tuple[TimerEntry, ...]
+    all_open: bool
+    opened: tuple[str, ...]
+    opened_since: tuple[str, ...]
+    reopened: tuple[str, ...]
+
+
+AnyPart = HeadPart | NodesPart | GangsPart | JobsPart | ForgottenPart | TailPart
+
+
+class IncompleteSnapshot(Exception):
+    """Parts are missing, doubled or out of order: take another snapshot."""
+
+
+# --- dump -----------------------------------------------------------------------------------------------------------
+
+
+def dump(state: CellState) -> Iterator[AnyPart]:
+    """The parts of a snapshot, in order. The state must not change meanwhile."""
+    yield _head(state)
+    table = state.nodes
+    for indices in _chunks(range(len(table)), NODES_PER_PART):
+        yield NodesPart(
+            SNAPSHOT_VERSION, tuple(NodeRecord(table.spec(n), table.is_removed(n), table.zones(n)) for n in indices)
+        )
+    numbers: dict[int, int] = {}  # by identity of the gang, which the table keeps alive
+    for gangs in _chunks(state.gangs, GANGS_PER_PART):
+        for gang in gangs:
+            numbers[id(gang)] = len(numbers)
+        yield GangsPart(SNAPSHOT_VERSION, tuple(gang.tasks for gang in gangs))
+    for jobs in _chunks(state.jobs.values(), JOBS_PER_PART):
+        yield JobsPart(SNAPSHOT_VERSION, tuple(_record(job, numbers[id(job.gang)]) for job in jobs))
+    for ids in _chunks(state.forgotten_order, FORGOTTEN_PER_PART):
+        yield ForgottenPart(SNAPSHOT_VERSION, tuple((job, state.forgotten[job]) for job in ids))
+    timers, pending = state.timers, state.pending
+    yield TailPart(
+        version=SNAPSHOT_VERSION,
+        starts=tuple(timers.starts),
+        finished=tuple(timers.finished),
+        others=tuple(timers.others),
+        all_open=pending.all_open,
+        opened=_representatives(pending.opened),
+        opened_since=_representatives(pending.opened_since),
+        reopened=_representatives(pending.reopened),
+    )
+
+
+def _head(state: CellState) -> HeadPart:
+    return HeadPart(
+        version=SNAPSHOT_VERSION,
+        cell=state.cell,
+        ledger_seq=state.ledger_seq,
+        position=state.position,
+        now_ms=state.now_ms,
+        epoch=state.epoch,
+        leader=state.leader,
+        cycle_after=state.cycle_after,
+        cycle_owed=state.cycle_owed,
+        changes=state.changes,
+        requests=state.requests,
+        next_queue_number=state.queues.next_number,
+        queues=tuple(queue.spec for queue in state.queues.subtree()),
+        entitled=tuple(sorted(state.entitled.items())),
+        entitled_seq=state.entitled_seq,
+        clusters=tuple(
+            ClusterRecord(c.name, c.synced, None if c.unseen is None else tuple(sorted(c.unseen)))
+            for _, c in sorted(state.clusters.items())
+        ),
+        vanished=tuple((node, tuple(sorted(jobs))) for node, jobs in sorted(state.vanished.items())),
+        holds=tuple(state.holds[job] for job in sorted(state.holds)),
+        asks=tuple(sorted(state.asks.items(), key=lambda item: item[0])),
+        nodes=len(state.nodes),
+        jobs=len(state.jobs),
+        forgotten=len(state.forgotten),
+    )
+
+
+def _chunks(values: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(values)
+    while chunk := list(islice(iterator, size)):
+        yield chunk
+
+
+def _representatives(classes: dict[ClassKey, PendingClass]) -> tuple[str, ...]:
+    return tuple(sorted(found.first()[2] for found in classes.values()))
+
+
+def _record(job: Job, gang: int) -> JobRecord:
+    return JobRecord(
+        spec=replace(job.spec, tasks=()),
+        gang=gang,
+        queue=job.queue,
+        submit_position=job.submit_position,
+        submit_ms=job.submit_ms,
+        state=str(job.state),
+        reason=str(job.reason),
+        message=job.message,
+        epoch=job.epoch,
+        placement=job.placement,
+        phases=bytes(job.phases),
+        unplaced=job.unplaced,
+        not_before_ms=job.not_before_ms,
+        placed_ms=job.placed_ms,
+        started_ms=job.started_ms,
+        finished_ms=job.finished_ms,
+        exit_code=job.exit_code,
+        next_state=str(job.next_state),
+        suspects=job.suspects,
+        requeues=job.requeues,
+        preemptions=job.preemptions,
+        attempts=job.attempts,
+    )
+
+
+# --- load -----------------------------------------------------------------------------------------------------------
+
+
+def load(parts: Iterable[AnyPart]) -> CellState:
+    """The state that was dumped. Raises IncompleteSnapshot."""
+    iterator = iter(parts)
+    head = next(iterator, None)
+    if not isinstance(head, HeadPart):
+        raise IncompleteSnapshot("the head is missing")
+    state = CellState(head.cell)
+    _load_head(state, head)
+    gangs: list[Gang] = []
+    tail: TailPart | None = None
+    for part in iterator:
+        if isinstance(part, JobsPart):
+            for record in part.jobs:
+                _load_job(state, record, gangs)
+        elif isinstance(part, NodesPart):
+            _load_nodes(state, part)
+        elif isinstance(part, GangsPart):
+            gangs.extend(state.gangs.restore(tasks) for tasks in part.gangs)
+        elif isinstance(part, ForgottenPart):
+            for job_id, forgotten in part.forgotten:
+                state.forgotten[job_id] = forgotten
+                state.forgotten_order.append(job_id)
+        elif isinstance(part, TailPart):
+            tail = part
+    have = (len(state.nodes), len(state.jobs), len(state.forgotten))
+    want = (head.nodes, head.jobs, head.forgotten)
+    if tail is None or have != want:
+        raise IncompleteSnapshot(f"nodes, jobs, request ids: {have} of {want}, tail: {tail is not None}")
+    _load_tail(state, tail)
+    return state
+
+
+def _load_head(state: CellState, head: HeadPart) -> None:
+    state.ledger_seq = head.ledger_seq
+    state.position = head.position
+    state.now_ms = head.now_ms
+    state.epoch = head.epoch
+    state.leader = head.leader
+    state.cycle_after = head.cycle_after
+    state.cycle_owed = head.cycle_owed
+    state.changes = head.changes
+    state.requests = head.requests
+    for spec in head.queues:
+        state.queues.put(spec)
+    state.queues.next_number = head.next_queue_number
+    state.entitled = dict(head.entitled)
+    state.entitled_seq = head.entitled_seq
+    for record in head.clusters:
+        cluster = state.clusters[record.name] = Cluster(record.name)
+        cluster.synced = record.synced
+        cluster.unseen = None if record.unseen is None else dict.fromkeys(record.unseen)
+    state.vanished = {node: dict.fromkeys(jobs) for node, jobs in head.vanished}
+    state.holds = {hold.job: hold for hold in head.holds}
+    state.asks = dict(head.asks)
+
+
+def _load_nodes(state: CellState, part: NodesPart) -> None:
+    table = state.nodes
+    for record in part.nodes:
+        index = table.next_index
+        table.upsert(index, record.spec)
+        if record.zones:
+            table.set_zones(index, record.zones)
+        if record.removed:
+            table.remove(index)
+
+
+def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
+    if record.gang >= len(gangs):
+        raise IncompleteSnapshot(f"job {record.spec.id} refers to gang {record.gang} of {len(gangs)}")
+    gang = gangs[record.gang]
+    state.gangs.again(gang)
+    force_setattr(record.spec, "tasks", gang.tasks)  # nobody else has this spec yet
+    job = Job(
+        spec=record.spec,
+        queue=record.queue,
+        submit_position=record.submit_position,
+        submit_ms=record.submit_ms,
+        gang=gang,
+        state=JobState(record.state),
+        reason=record.reason,
+        message=record.message,
+        epoch=record.epoch,
+        placement=record.placement,
+        phases=bytearray(record.phases),
+        unplaced=record.unplaced,
+        not_before_ms=record.not_before_ms,
+        placed_ms=record.placed_ms,
+        started_ms=record.started_ms,
+        finished_ms=record.finished_ms,
+        exit_code=record.exit_code,
+        next_state=record.next_state,
+        suspects=record.suspects,
+        requeues=record.requeues,
+        preemptions=record.preemptions,
+        attempts=record.attempts,
+    )
+    spec = job.spec
+    state.jobs[spec.id] = job
+    if not job.live:
+        return
+    state.by_name.setdefault(spec.namespace, {})[spec.name] = spec.id
+    queue = state.queues.by_id[job.queue]
+    queue.jobs += 1
+    if state.is_pending(job):
+        state.pending.add(state.class_key(job), state.order_key(job))
+    if job.state in RUNNING_STATES:
+        queue.running[spec.id] = None
+        if spec.preemptible:
+            queue.placed[spec.priority] = queue.placed.get(spec.priority, 0) + 1
+    if job.charged:
+        _charge(state, job)
+
+
+def _charge(state: CellState, job: Job) -> None:
+    """Nodes and quota of the pods that are not over (rule L5)."""
+    gang = job.gang
+    for group in job.placement:
+        for node, _ in group.runs:
+            state.node_jobs.setdefault(node, {})[job.spec.id] = None
+    live = [position for position, phase in enumerate(job.phases) if not is_over(phase)]
+    if len(live) == gang.pods:
+        state.nodes.charge_placement(gang.tasks, job.placement)
+    else:
+        for index, node, count, devices in layout.select(gang.tasks, job.placement, live):
+            state.nodes.charge(node, gang.tasks[index].requests, count, devices)
+    state.queues.charge(job.queue, gang.of_positions(live))
+
+
+def _load_tail(state: CellState, tail: TailPart) -> None:
+    state.timers.starts.extend(tail.starts)
+    state.timers.finished.extend(tail.finished)
+    state.timers.others.update(tail.others)
+    pending = state.pending
+    pending.all_open = tail.all_open
+    pending.opened = _classes(state, tail.opened)
+    pending.opened_since = _classes(state, tail.opened_since)
+    pending.reopened = _classes(state, tail.reopened)
+
+
+def _classes(state: CellState, jobs: tuple[str, ...]) -> dict[ClassKey, PendingClass]:
+    keys = [state.class_key(state.jobs[job]) for job in jobs]
+    return {key: state.pending.classes[key] for key in keys}
