@@ -8,7 +8,7 @@ the last job that has it. `decide` looks gangs up without counting; `apply` coun
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -111,14 +111,26 @@ class GangTable:
         """The shared gang; one more job has it."""
         gang = self._gangs.get(tasks)
         if gang is None:
-            key = shape_key(tasks)
-            shape = self._shapes.get(key)
-            if shape is None:
-                shape = self._shapes[key] = GangShape(key)
-            shape.refs += 1
-            gang = self._gangs[tasks] = Gang(tasks, shape)
+            gang = self.restore(tasks)
         gang.refs += 1
         return gang
+
+    def restore(self, tasks: tuple[TaskGroup, ...]) -> Gang:
+        """A gang that is not in the table yet and that no job has yet."""
+        key = shape_key(tasks)
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = self._shapes[key] = GangShape(key)
+        shape.refs += 1
+        gang = self._gangs[tasks] = Gang(tasks, shape)
+        return gang
+
+    def again(self, gang: Gang) -> None:
+        """One more job has a gang that is in the table."""
+        gang.refs += 1
+
+    def __iter__(self) -> Iterator[Gang]:
+        return iter(self._gangs.values())
 
     def drop(self, gang: Gang) -> None:
         """One job fewer has it."""

@@ -55,7 +55,7 @@ class ClusterRecord(Struct, array_like=True, frozen=True):
     unseen: tuple[int, ...] | None
 
 
-class HeadPart(Part, tag="Head"):
+class HeadPart(Part, tag="Head", frozen=True):
     """Comes first: what is not a list, and how much of the lists there is."""
 
     version: int
@@ -88,14 +88,14 @@ class NodeRecord(Struct, array_like=True, frozen=True):
     zones: tuple[Zone, ...]
 
 
-class NodesPart(Part, tag="Nodes"):
+class NodesPart(Part, tag="Nodes", frozen=True):
     """Nodes in the order of their indices."""
 
     version: int
     nodes: tuple[NodeRecord, ...]
 
 
-class GangsPart(Part, tag="Gangs"):
+class GangsPart(Part, tag="Gangs", frozen=True):
     """Task groups; jobs refer to them by their number."""
 
     version: int
@@ -129,21 +129,21 @@ class JobRecord(Struct, array_like=True, frozen=True):
     attempts: tuple[Attempt, ...]
 
 
-class JobsPart(Part, tag="Jobs"):
+class JobsPart(Part, tag="Jobs", frozen=True):
     """Jobs in the order of submission."""
 
     version: int
     jobs: tuple[JobRecord, ...]
 
 
-class ForgottenPart(Part, tag="Forgotten"):
+class ForgottenPart(Part, tag="Forgotten", frozen=True):
     """Request ids of jobs that left the state, oldest first."""
 
     version: int
     forgotten: tuple[tuple[str, Forgotten], ...]
 
 
-class TailPart(Part, tag="Tail"):
+class TailPart(Part, tag="Tail", frozen=True):
     """Comes last: timers, and which pending classes the cycle looks at, each by the id of one of its jobs."""
 
     version: int
