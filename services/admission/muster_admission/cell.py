@@ -1,0 +1,172 @@
+"""One cell as admission sees it: a follower to read from, an inbox to write to.
+
+What the API's services share is here: waiting for a position before a read (LOG-12), finding the job somebody means,
+writing commands and fetching the core's refusals, and trying a command without writing it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Final
+
+from google.rpc import status_pb2
+
+from muster.api.v1 import job_pb2
+from muster.core import queue_rules, submission
+from muster.core import transitions as tr
+from muster.core.commands import AnyItem, CancelJob, DeleteQueue, SubmitJob, UpsertQueue
+from muster.core.draft import Draft
+from muster.core.errors import Rejected
+from muster.core.model import InboxPosition
+from muster.core.state import CellState, Job
+from muster.runtime.follower import Follower
+from muster.runtime.inbox import InboxWriter
+from muster.runtime.ports import Clock, Stream
+from muster.runtime.tracing import Tracing
+from muster.wire import errors
+from muster.wire.ids import DEFAULT_NAMESPACE, ID_HEX_DIGITS
+from muster_admission.calls import RETRY_AFTER_S, Refused
+from muster_admission.settings import AdmissionSettings
+
+PREFIX_DIGITS_MIN: Final = 4
+HEX_DIGITS: Final = frozenset("0123456789abcdef")
+DRY_RUN_WORK: Final = 1 << 30  # deciding a command is never cut short
+
+
+class Cell:
+    """The state and the inbox of the cell this replica serves."""
+
+    def __init__(
+        self,
+        settings: AdmissionSettings,
+        follower: Follower,
+        writer: InboxWriter,
+        *,
+        inbox: Stream,
+        clock: Clock,
+        tracing: Tracing,
+    ) -> None:
+        self.settings = settings
+        self.name = settings.cell
+        self.follower = follower
+        self.inbox = inbox
+        self.clock = clock
+        self.tracing = tracing
+        self._writer = writer
+
+    @property
+    def state(self) -> CellState:
+        return self.follower.state
+
+    # --- reads ------------------------------------------------------------------------------------------------------
+
+    async def reach(self, position: job_pb2.InboxPosition) -> None:
+        """Returns when this replica shows the effect of `position`. Raises Refused (UNAVAILABLE)."""
+        if not self.follower.ready:
+            raise Refused(errors.retry("UNAVAILABLE", "this replica is still loading the cell", RETRY_AFTER_S))
+        if not position.sequence:
+            return
+        try:
+            await self.follower.wait_applied(
+                InboxPosition(position.sequence, position.item), self.settings.read_timeout_ms / 1000
+            )
+        except TimeoutError:
+            message = f"inbox position {position.sequence}.{position.item} has not reached this replica yet"
+            raise Refused(errors.retry("UNAVAILABLE", message, RETRY_AFTER_S)) from None
+
+    async def job(self, reference: str) -> Job:
+        """The job by id, unique prefix of an id, "namespace/name" or name. Raises Refused (NOT_FOUND)."""
+        found = self._find(reference)
+        if found is None:
+            await self.follower.catch_up()  # it may have been accepted by another replica a moment ago
+            found = self._find(reference)
+        if found is None:
+            raise Refused(errors.refusal("NOT_FOUND", self._no_job(reference), [("job", "does not exist")]))
+        return found
+
+    def _find(self, reference: str) -> Job | None:
+        jobs = self.state.jobs
+        if reference in jobs:
+            return jobs[reference]
+        namespace, _, name = reference.rpartition("/")
+        live = self.state.find_by_name(namespace or DEFAULT_NAMESPACE, name)
+        if live is not None:
+            return jobs[live]
+        if is_id_prefix(reference):
+            matches = [job for job_id, job in jobs.items() if job_id.startswith(reference)]
+            if len(matches) == 1:
+                return matches[0]
+            if matches:
+                message = f"{len(matches)} jobs have ids that start with {reference}: give more digits"
+                raise Refused(errors.refusal("INVALID_ARGUMENT", message, [("job", "is ambiguous")]))
+        ended = [
+            j for j in jobs.values() if j.spec.name == name and j.spec.namespace == (namespace or DEFAULT_NAMESPACE)
+        ]
+        return ended[-1] if ended else None
+
+    def _no_job(self, reference: str) -> str:
+        names = self.state.by_name.get(DEFAULT_NAMESPACE, {})
+        near = difflib.get_close_matches(reference, list(names)[:10_000], 1)
+        hint = f' (did you mean "{near[0]}"?)' if near else ""
+        return f'job "{reference}" does not exist, or ended long ago{hint}'
+
+    # --- writes -----------------------------------------------------------------------------------------------------
+
+    async def write(self, items: Sequence[AnyItem]) -> list[InboxPosition]:
+        """Store commands durably. Raises InboxFull, OutcomeUnknown, ItemTooLarge."""
+        return await self._writer.write(items) if items else []
+
+    async def decided(self, positions: Sequence[InboxPosition]) -> list[tr.CommandRefused | None]:
+        """Wait until all are decided; the refusal of each, or None. Raises Refused (UNAVAILABLE) when it takes long."""
+        try:
+            await self.follower.wait_applied(max(positions), self.settings.decide_timeout_ms / 1000)
+        except TimeoutError:
+            message = "the command is durable, but the cell has not decided it yet; repeating the call is safe"
+            raise Refused(errors.retry("UNAVAILABLE", message, RETRY_AFTER_S)) from None
+        return [self.state.refusals.get(position) for position in positions]
+
+    async def command(self, item: AnyItem, *, dry_run: bool = False) -> InboxPosition | None:
+        """Write one command and wait for its decision; the position, None on a dry run. Raises Refused."""
+        if dry_run:
+            (rejected,) = self.try_out([item])
+            if rejected is not None:
+                raise rejected
+            return None
+        (position,) = await self.write([item])
+        (refusal,) = await self.decided([position])
+        if refusal is not None:
+            raise Refused(refused(refusal))
+        return position
+
+    def try_out(self, items: Sequence[AnyItem]) -> list[Rejected | None]:
+        """What the core says to `items` now, each after the ones before it. Nothing is written."""
+        draft = Draft(self.state, max(self.clock.now_ms(), self.state.now_ms), DRY_RUN_WORK)
+        return [_tried(draft, InboxPosition(self.state.position.seq + 1, at), item) for at, item in enumerate(items)]
+
+
+def _tried(draft: Draft, position: InboxPosition, item: AnyItem) -> Rejected | None:
+    try:
+        match item:
+            case SubmitJob():
+                submission.submit(draft, position, item)
+            case CancelJob():
+                submission.cancel(draft, item)
+            case UpsertQueue():
+                queue_rules.upsert(draft, item)
+            case DeleteQueue():
+                queue_rules.delete(draft, item)
+    except Rejected as error:
+        return error
+    return None
+
+
+def refused(refusal: tr.CommandRefused, prefix: str = "") -> status_pb2.Status:
+    """The status of a refusal by the core."""
+    field = f"{prefix}.{refusal.field}" if prefix and refusal.field else prefix or refusal.field
+    violations = [(field, refusal.message)] if field else []
+    return errors.refusal(refusal.code, refusal.message, violations, refusal.rule)
+
+
+def is_id_prefix(reference: str) -> bool:
+    return PREFIX_DIGITS_MIN <= len(reference) <= ID_HEX_DIGITS and HEX_DIGITS.issuperset(reference)

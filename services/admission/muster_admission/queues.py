@@ -1,0 +1,130 @@
+"""Queues: created, changed and deleted by commands whose decision the caller waits for, and read with what they use.
+
+A change of some fields is written as the whole queue with the revision it was made from, so two people who change one
+queue at the same time never undo each other: the later one is decided against a newer revision and made again from it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Final
+
+from muster.api.v1 import queue_pb2
+from muster.core.commands import DeleteQueue, UpsertQueue
+from muster.core.errors import Code, Rejected
+from muster.core.queues import Queue
+from muster.wire import queues as wire
+from muster.wire.status import position as to_position
+from muster_admission.calls import Context, Refused, unary
+from muster_admission.cell import Cell
+from muster_admission.identity import Identity
+
+UPDATE_TRIES_MAX: Final = 5
+
+
+class QueueServicer:
+    """muster.api.v1.QueueService."""
+
+    def __init__(self, cell: Cell, identity: Identity) -> None:
+        self._cell = cell
+        self._identity = identity
+
+    @unary
+    async def CreateQueue(  # noqa: N802  # the names of the proto
+        self, request: queue_pb2.CreateQueueRequest, context: Context
+    ) -> queue_pb2.CreateQueueResponse:
+        self._identity.user(context)
+        path = request.queue.path
+        command = UpsertQueue(
+            path=path, spec=wire.to_core(request.queue), expected_revision=0, request_id=request.request_id
+        )
+        position = await self._cell.command(command, dry_run=request.dry_run)
+        if position is None:
+            return queue_pb2.CreateQueueResponse(queue=request.queue)
+        return queue_pb2.CreateQueueResponse(
+            queue=self._proto(await self._find(path)), inbox_position=to_position(position)
+        )
+
+    @unary
+    async def UpdateQueue(  # noqa: N802
+        self, request: queue_pb2.UpdateQueueRequest, context: Context
+    ) -> queue_pb2.UpdateQueueResponse:
+        self._identity.user(context)
+        path = request.queue.path
+        tries_left = 1 if request.expected_revision else UPDATE_TRIES_MAX
+        while True:
+            current = (await self._find(path)).spec
+            spec = wire.changed(current, request.queue, request.update_mask.paths)
+            command = UpsertQueue(
+                path=path,
+                spec=spec,
+                expected_revision=request.expected_revision or current.revision,
+                request_id=request.request_id,
+            )
+            tries_left -= 1
+            try:
+                position = await self._cell.command(command, dry_run=request.dry_run)
+                break
+            except Refused as error:
+                if tries_left == 0 or error.status.code != _ABORTED:
+                    raise
+        if position is None:
+            return queue_pb2.UpdateQueueResponse(queue=request.queue)
+        return queue_pb2.UpdateQueueResponse(
+            queue=self._proto(await self._find(path)), inbox_position=to_position(position)
+        )
+
+    @unary
+    async def DeleteQueue(  # noqa: N802
+        self, request: queue_pb2.DeleteQueueRequest, context: Context
+    ) -> queue_pb2.DeleteQueueResponse:
+        self._identity.user(context)
+        command = DeleteQueue(
+            path=request.path,
+            expected_revision=request.expected_revision or -1,
+            request_id=request.request_id,
+        )
+        position = await self._cell.command(command, dry_run=request.dry_run)
+        return queue_pb2.DeleteQueueResponse(inbox_position=to_position(position) if position else None)
+
+    @unary
+    async def GetQueue(  # noqa: N802
+        self, request: queue_pb2.GetQueueRequest, context: Context
+    ) -> queue_pb2.GetQueueResponse:
+        self._identity.user(context)
+        await self._cell.reach(request.min_position)
+        queue = self._proto(await self._find(request.path))
+        return queue_pb2.GetQueueResponse(queue=queue, ledger_sequence=self._cell.state.ledger_seq)
+
+    @unary
+    async def ListQueues(  # noqa: N802
+        self, request: queue_pb2.ListQueuesRequest, context: Context
+    ) -> queue_pb2.ListQueuesResponse:
+        self._identity.user(context)
+        await self._cell.reach(request.min_position)
+        root = (await self._find(request.root)).id if request.root else ""
+        state = self._cell.state
+        waiting = wire.waiting_by_queue(state)
+        return queue_pb2.ListQueuesResponse(
+            queues=[wire.to_proto(state, queue, waiting) for queue in state.queues.subtree(root)],
+            ledger_sequence=state.ledger_seq,
+        )
+
+    async def _find(self, path: str) -> Queue:
+        """Raises Rejected (NOT_FOUND)."""
+        queue = self._cell.state.queues.find(path)
+        if queue is None:
+            await self._cell.follower.catch_up()
+            queue = self._cell.state.queues.find(path)
+        if queue is None:
+            near = difflib.get_close_matches(path, sorted(self._cell.state.queues.by_path), 1)
+            hint = f' (did you mean "{near[0]}"?)' if near else ""
+            raise Rejected(Code.NOT_FOUND, "path", f'queue "{path}" does not exist{hint}', "Q1")
+        return queue
+
+    def _proto(self, queue: Queue) -> queue_pb2.Queue:
+        state = self._cell.state
+        return wire.to_proto(state, queue, wire.waiting_by_queue(state))
+
+
+_ABORTED: Final = 10  # google.rpc.Code

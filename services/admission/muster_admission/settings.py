@@ -1,0 +1,27 @@
+"""What admission reads from the environment beside what every service reads."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from muster.runtime.backpressure import BACKLOG_MESSAGES_MAX
+from muster.runtime.relay import WINDOW_MAX
+from muster.runtime.settings import CommonSettings, setting
+from muster.runtime.streams import INBOX_BYTES_MAX
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdmissionSettings(CommonSettings):
+    """All settings of the service."""
+
+    tokens_file: str = setting("file of 'token user' lines; unset: everybody is anonymous@<peer>", "")
+    inbox_max_bytes: int = setting("size of the inbox stream, when this process creates it", INBOX_BYTES_MAX, minimum=1)
+    inbox_backlog_max: int = setting(
+        "inbox messages that may wait before commands are refused", BACKLOG_MESSAGES_MAX, minimum=1
+    )
+    decide_timeout_ms: int = setting("how long a call waits for the cell to decide", 10_000, minimum=1)
+    read_timeout_ms: int = setting("how long a read waits for its inbox position (LOG-12)", 2_000, minimum=1)
+    watch_buffer_events: int = setting("events kept for a slow watcher before it is cut", 10_000, minimum=1)
+    events_window: int = setting(
+        "events in flight to the EVENTS stream; 1 when several cells share it", WINDOW_MAX, minimum=1
+    )
