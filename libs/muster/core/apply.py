@@ -43,7 +43,7 @@ def apply_transaction(state: CellState, tx: tr.Transaction, ledger_seq: int) -> 
         structural = structural or kind in STRUCTURAL
         cycled = cycled or kind is tr.CyclePaused
         _APPLY[kind](state, transition)
-    state.cycle_owed = structural and not cycled
+    state.cycle_owed = structural and not cycled and state.pending.has_candidates
     state.position = header.inbox_to
     state.ledger_seq = ledger_seq
     drop_spent_timers(state)

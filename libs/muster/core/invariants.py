@@ -1,0 +1,212 @@
+"""What must hold after every transaction, worked out naively from the jobs (I1 to I4, and every index).
+
+`check` recomputes everything that the state keeps incrementally and compares. It is slow on purpose and shares no code
+with `apply`; tests and the simulation call it at every step. Anything it finds is a bug: InvariantBroken.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from muster.core import layout, resources
+from muster.core.errors import InvariantBroken
+from muster.core.jobs import GONE, Job
+from muster.core.lifecycle import CHARGED, TERMINAL
+from muster.core.model import JobState
+from muster.core.resources import DEVICE_MILLIS, PODS
+from muster.core.state import CellState
+from muster.core.timers import Due
+
+OVER = (3, 4, 5)  # SUCCEEDED, FAILED, GONE
+
+
+def check(state: CellState) -> None:
+    """Raises InvariantBroken naming the invariant."""
+    for job in state.jobs.values():
+        _check_job(job)
+    _check_nodes(state)
+    _check_queues(state)
+    _check_pending(state)
+    _check_names(state)
+    _check_finished(state)
+    _check_gangs(state)
+    _check_holds(state)
+
+
+def _fail(what: str) -> None:
+    raise InvariantBroken(what)
+
+
+def _check_job(job: Job) -> None:
+    """I2: placed with the minimum of every group, or not at all."""
+    charged = job.state in CHARGED
+    if charged != bool(job.placement):
+        _fail(f"I2: job {job.id} is {job.state} with placement {job.placement}")
+    if not charged:
+        return
+    placed = {group.group: sum(count for _, count in group.runs) for group in job.placement}
+    for number, task in enumerate(job.spec.tasks):
+        if not task.min_replicas <= placed.get(number, 0) <= task.replicas:
+            _fail(f"I2: job {job.id} has {placed.get(number, 0)} pods of {task.name}")
+    if len(job.phases) != sum(task.replicas for task in job.spec.tasks):
+        _fail(f"I2: job {job.id} has {len(job.phases)} phases")
+    out = sum(task.replicas for task in job.spec.tasks) - sum(placed.values())
+    if out != job.unplaced or list(job.phases).count(GONE) < out:
+        _fail(f"I2: job {job.id} leaves out {out}, not {job.unplaced}")
+    if job.state is not JobState.STOPPING and any(phase in (4, 5) for phase in _placed_phases(job)):
+        _fail(f"I2: job {job.id} is {job.state} although it lost pods")
+    if all(phase in OVER for phase in _placed_phases(job)):
+        _fail(f"I4: job {job.id} is {job.state} although nothing of it runs")
+
+
+def _placed_phases(job: Job) -> list[int]:
+    return [job.phases[pod.position] for pod in layout.each_pod(job.spec.tasks, job.placement)]
+
+
+def _live_pods(job: Job) -> list[layout.Pod]:
+    if job.state not in CHARGED:
+        return []
+    return [p for p in layout.each_pod(job.spec.tasks, job.placement) if job.phases[p.position] not in OVER]
+
+
+def _check_nodes(state: CellState) -> None:
+    """I1: charges are those of the live pods; no node has less than nothing because of Muster."""
+    used: dict[int, Counter[str]] = defaultdict(Counter)
+    devices: dict[int, Counter[int]] = defaultdict(Counter)
+    there: dict[int, dict[str, None]] = defaultdict(dict)
+    for job in state.jobs.values():
+        for group in job.placement:
+            for node, _ in group.runs:
+                there[node][job.id] = None
+        for pod in _live_pods(job):
+            used[pod.node][PODS] += 1
+            for resource, amount in job.spec.tasks[pod.group].requests:
+                used[pod.node][resource] += amount
+                for device in pod.devices:
+                    devices[pod.node][device] += min(amount, DEVICE_MILLIS) if resources.is_device(resource) else 0
+    if {node: sorted(jobs) for node, jobs in state.node_jobs.items()} != {n: sorted(j) for n, j in there.items()}:
+        _fail("I1: node_jobs differs from the placements")
+    table = state.nodes
+    for node in range(len(table)):
+        spec, removed = table.spec(node), table.is_removed(node)
+        has = {} if removed else {PODS: 110, **dict(spec.allocatable)}
+        others = {} if removed else dict(spec.used_by_others)
+        free = dict(table.free_amounts(node))
+        for resource in sorted({*has, *others, *free, *used[node]}):
+            if resources.is_device(resource):
+                continue
+            want = has.get(resource, 0) - others.get(resource, 0) - used[node][resource]
+            if free.get(resource, 0) != want:
+                _fail(f"I1: node {spec.name} has {free.get(resource, 0)} {resource} free, not {want}")
+        for device, millis in devices[node].items():
+            if millis > DEVICE_MILLIS:
+                _fail(f"I1: device {device} of node {spec.name} is used {millis} thousandths")
+    for node, jobs in state.vanished.items():
+        live = [j for j in sorted(there[node]) if any(pod.node == node for pod in _live_pods(state.jobs[j]))]
+        if not table.is_removed(node) or sorted(jobs) != live or not live:
+            _fail(f"I1: vanished node {node} waits for {sorted(jobs)}, not {live}")
+
+
+def _check_queues(state: CellState) -> None:
+    """I3: usage is the sum of what is placed; the tree is a tree."""
+    tree = state.queues
+    usage: dict[str, Counter[str]] = defaultdict(Counter)
+    live: Counter[str] = Counter()
+    running: dict[str, list[str]] = defaultdict(list)
+    placed: dict[str, Counter[int]] = defaultdict(Counter)
+    for job in state.jobs.values():
+        if job.state not in TERMINAL:
+            live[job.queue] += 1
+        if job.state in (JobState.PLACED, JobState.STARTING, JobState.RUNNING):
+            running[job.queue].append(job.id)
+            if job.spec.preemptible:
+                placed[job.queue][job.spec.priority] += 1
+        for pod in _live_pods(job):
+            for queue in _path(state, job.queue):
+                usage[queue][PODS] += 1
+                for resource, amount in job.spec.tasks[pod.group].requests:
+                    usage[queue][resource] += amount
+    for queue_id, queue in tree.by_id.items():
+        if queue.usage != {resource: amount for resource, amount in usage[queue_id].items() if amount}:
+            _fail(f"I3: queue {queue.path} has usage {queue.usage}, not {dict(usage[queue_id])}")
+        if queue.jobs != live[queue_id] or sorted(queue.running) != sorted(running[queue_id]):
+            _fail(f"I3: queue {queue.path} counts {queue.jobs} jobs, {len(queue.running)} running")
+        if queue.placed != dict(placed[queue_id]):
+            _fail(f"I3: queue {queue.path} has preemptible {queue.placed}, not {dict(placed[queue_id])}")
+        if queue.children and live[queue_id]:
+            _fail(f"Q1: queue {queue.path} has jobs and children")
+        if [q.id for q in queue.chain] != _path(state, queue_id) or tree.by_path.get(queue.path) != queue_id:
+            _fail(f"Q1: queue {queue.path} has lost its place")
+    if set(live) | set(running) > set(tree.by_id) or len(tree.by_path) != len(tree.by_id):
+        _fail("Q1: a job's queue is gone")
+
+
+def _path(state: CellState, queue: str) -> list[str]:
+    path = [queue]
+    while state.queues.by_id[path[-1]].spec.parent:
+        path.append(state.queues.by_id[path[-1]].spec.parent)
+    return path
+
+
+def _check_pending(state: CellState) -> None:
+    """Every queued job is pending once, or waits for its backoff with a timer; classes are in order."""
+    pending = state.pending
+    want = {}
+    timers = {(entry[2], entry[3]) for entry in state.timers.others if entry[1] == Due.BACKOFF_OVER}
+    for job in state.jobs.values():
+        if job.state is not JobState.QUEUED:
+            continue
+        if job.not_before_ms <= state.now_ms:
+            want[state.order_key(job)] = state.class_key(job)
+        elif (job.id, job.epoch) not in timers:
+            _fail(f"I7: job {job.id} is in backoff without a timer")
+    have = {key: class_key for class_key, found in pending.classes.items() for key in found.keys[found.head :]}
+    if have != want:
+        _fail("I7: the pending index differs from the queued jobs")
+    for class_key, found in pending.classes.items():
+        keys = found.keys[found.head :]
+        if keys != sorted(keys) or not keys or pending.of_queue[class_key[0]][class_key] is not found:
+            _fail("I7: a pending class is out of order")
+    for marks in (pending.opened, pending.opened_since, pending.reopened):
+        if any(pending.classes.get(key) is not found for key, found in marks.items()):
+            _fail("I7: a mark points to a class that is gone")
+
+
+def _check_names(state: CellState) -> None:
+    want: dict[str, dict[str, str]] = defaultdict(dict)
+    for job in state.jobs.values():
+        if job.state not in TERMINAL:
+            if job.spec.name in want[job.spec.namespace]:
+                _fail(f"LOG-11: two live jobs {job.spec.namespace}/{job.spec.name}")
+            want[job.spec.namespace][job.spec.name] = job.id
+    if state.by_name != {namespace: names for namespace, names in want.items() if names}:
+        _fail("LOG-11: names differ from the live jobs")
+
+
+def _check_finished(state: CellState) -> None:
+    finished = [job.id for job in state.jobs.values() if job.state in TERMINAL]
+    if sorted(state.timers.finished) != sorted(finished):
+        _fail("LOG-16: finished jobs differ from the order in which they are forgotten")
+    if list(state.forgotten) != list(state.forgotten_order) or set(state.forgotten) & set(state.jobs):
+        _fail("LOG-11: remembered request ids are out of order")
+    starting = {(job_id, epoch) for _, job_id, epoch in state.timers.starts}
+    for job in state.jobs.values():
+        if job.state in (JobState.PLACED, JobState.STARTING) and (job.id, job.epoch) not in starting:
+            _fail(f"L3: job {job.id} has no start timeout")
+
+
+def _check_gangs(state: CellState) -> None:
+    references, shapes = state.gangs.counts()
+    want = Counter(job.spec.tasks for job in state.jobs.values())
+    if references != dict(want) or any(job.gang.tasks is not job.spec.tasks for job in state.jobs.values()):
+        _fail("gangs are counted wrongly")
+    if shapes != len({id(job.gang.shape) for job in state.jobs.values()}):
+        _fail("shapes are counted wrongly")
+
+
+def _check_holds(state: CellState) -> None:
+    """P5: only a queued job holds or asks."""
+    for job_id in (*state.holds, *state.asks):
+        job = state.jobs.get(job_id)
+        if job is None or job.state is not JobState.QUEUED:
+            _fail(f"P5: {job_id} holds or asks although it is not queued")
