@@ -18,6 +18,7 @@ from muster.runtime import nats_bus, streams
 from muster.runtime.ports import MessagesLost, StoredMessage
 
 SHOWN_BY_DEFAULT: Final = 20
+CONNECT_TIMEOUT_S: Final = 10.0
 SUBJECT_TOKENS: Final = 6  # muster.events.<cell>.<namespace>.<kind>.<what>
 
 
@@ -57,7 +58,8 @@ async def _read(url: str, wanted: str, from_: int, follow: bool, output: Format)
     start = from_ or (last + 1 if follow else max(first, last + 1 - SHOWN_BY_DEFAULT))
     if not follow and start > last:
         return
-    bus = await nats_bus.connect(url, name="muster events", timeout_s=10.0)
+    async with asyncio.timeout(CONNECT_TIMEOUT_S):  # it answered a moment ago
+        bus = await nats_bus.connect(url, name="muster events")
     try:
         stream = await bus.stream(streams.events_spec())
         # A filtered read would not tell where the stream ends, so only an endless one is filtered by the server.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import time
@@ -26,17 +27,19 @@ async def connected(url: str) -> AsyncIterator[Client]:
         """The failure is raised below; nats-py would log it as well."""
 
     try:
-        client = await nats.connect(
-            url.split(","),
-            name="muster cli",
-            connect_timeout=CONNECT_TIMEOUT_S,
-            allow_reconnect=False,
-            max_reconnect_attempts=0,
-            error_cb=quiet,
-        )
-    except (OSError, NatsError, TimeoutError) as error:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):  # nats-py itself would try for ever
+            client = await nats.connect(
+                url.split(","),
+                name="muster cli",
+                connect_timeout=CONNECT_TIMEOUT_S,
+                allow_reconnect=False,
+                max_reconnect_attempts=1,
+                error_cb=quiet,
+            )
+    except (OSError, NatsError, TimeoutError, ValueError) as error:
         hint = "start one with `muster up`, or name another with --nats or MUSTER_NATS_URL"
-        raise CliError(f"no NATS at {url} ({error or type(error).__name__})", Exit.UNAVAILABLE, hint) from None
+        why = str(error) or "no answer"
+        raise CliError(f"nothing answers at {url} ({why})", Exit.UNAVAILABLE, hint) from None
     try:
         yield client
     finally:

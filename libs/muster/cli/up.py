@@ -24,6 +24,7 @@ from typing import Any, Final
 from muster.cli import queues, replay, rundir, show, stack, summary
 from muster.cli.errors import CliError, Exit, from_client
 from muster.cli.progress import ReplayView
+from muster.cli.replay import Wish
 from muster.cli.replayer import GPU, Outcome
 from muster.cli.supervisor import ChildEvent, Supervisor
 from muster.client import Client, ClientError, connect
@@ -56,8 +57,8 @@ class Options:
     factor: float
 
     @property
-    def wish(self) -> replay.Wish:
-        return replay.Wish(trace=self.replay, target_s=self.target_s, limit=self.limit, factor=self.factor)
+    def wish(self) -> Wish:
+        return Wish(trace=self.replay, target_s=self.target_s, limit=self.limit, factor=self.factor)
 
 
 def up(options: Options) -> int:
