@@ -103,21 +103,16 @@ class Api:
 
     def _check_identity(self, kind: Kind, namespace: str, obj: dict[str, Any]) -> dict[str, Any]:
         """kind, apiVersion and namespace of a body must be those of its path; absent ones are filled in."""
-        if (
-            obj.setdefault("kind", kind.name) != kind.name
-            or obj.setdefault("apiVersion", kind.api_version) != kind.api_version
-        ):
-            raise bad_request(
-                f"the object provided is unrecognized (must be of type {kind.name}): "
-                f"got {obj['apiVersion']} {obj['kind']}"
-            )
+        sent = (obj.setdefault("apiVersion", kind.api_version), obj.setdefault("kind", kind.name))
+        if sent != (kind.api_version, kind.name):
+            raise bad_request(f"the object provided is unrecognized (must be of type {kind.name}): got {sent}")
         metadata = obj.setdefault("metadata", {})
         if not isinstance(metadata, dict):
             raise bad_request("metadata must be an object")
         for field in ("labels", "annotations"):
             if not isinstance(metadata.get(field) or {}, dict):
                 raise bad_request(f"metadata.{field} must be an object")
-        if metadata.get("namespace", namespace) not in (namespace, ""):
+        if metadata.get("namespace", namespace) not in (namespace, "", None):
             raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
         return metadata
 

@@ -36,7 +36,8 @@ class Controllers:
         self._no_execute: dict[str, None] = {}  # nodes with a NoExecute taint
         self._terminating: dict[str, None] = {}  # namespaces
         self._missing_since_ms: dict[str, int] = {}  # nodes that pods name but that do not exist
-        self._heartbeat_at = 0
+        self._heartbeat_at = 0  # the next agent to renew
+        self._heartbeat_credit = 0  # what is due of the next renewal, in node-milliseconds
         api.store.listeners.append(self._on_event)
 
     def start(self) -> None:
@@ -73,7 +74,8 @@ class Controllers:
     def _heartbeat(self) -> None:
         """Renew the status of a slice of the nodes, so that each is renewed once per heartbeat period."""
         agents = list(self._kubelets.agents.values())
-        count = -(-len(agents) * _SWEEP_MS // self._settings.node_heartbeat_ms)
+        self._heartbeat_credit += len(agents) * _SWEEP_MS
+        count, self._heartbeat_credit = divmod(self._heartbeat_credit, self._settings.node_heartbeat_ms)
         for agent in agents[self._heartbeat_at : self._heartbeat_at + count]:
             if agent.alive:
                 self.renew(agent)

@@ -107,7 +107,7 @@ class Dispatcher:
 
     def _watch(self, request: Request, route: Route) -> WatchReply:
         query = request.query
-        if query.get("sendInitialEvents"):
+        if request.flag("sendInitialEvents"):
             raise StatusError(422, "sendInitialEvents: Forbidden: sendInitialEvents is not served", details={})
         matches = combine(route.kind, query.get("labelSelector", ""), query.get("fieldSelector", ""))
         render = None
@@ -116,7 +116,7 @@ class Dispatcher:
             render = tables.table_render(route.kind, self._api.timers.now_ms, include)
         since_rv = _integer(query, "resourceVersion")
         timeout_s = _integer(query, "timeoutSeconds")
-        bookmarks = query.get("allowWatchBookmarks", "") in ("true", "1")
+        bookmarks = request.flag("allowWatchBookmarks")
         try:
             watch = self._store.watch(route.kind, route.namespace, matches, since_rv=since_rv, render=render)
         except StatusError as error:

@@ -11,6 +11,7 @@ from .status import StatusError, no_such_path
 WRITES = frozenset(("create", "update", "patch", "delete", "deletecollection"))
 _VERB_ON_ONE = {"GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _VERB_ON_MANY = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
+_TRUE = frozenset(("1", "t", "T", "true", "TRUE", "True"))  # as Go reads a boolean; Python clients send "True"
 _CREATED_SUBRESOURCES = ("binding", "eviction")
 
 
@@ -24,6 +25,9 @@ class Request(NamedTuple):
     content_type: str = ""
     accept: str = ""
     user_agent: str = ""
+
+    def flag(self, name: str) -> bool:
+        return self.query.get(name, "") in _TRUE
 
     @property
     def dry_run(self) -> bool:
@@ -77,6 +81,6 @@ def _verb(request: Request, name: str, subresource: str) -> str:
         verb = _VERB_ON_MANY.get(request.method)
     if verb is None or (subresource and verb == "delete"):
         raise StatusError(405, "the server does not allow this method on the requested resource")
-    if verb == "list" and request.query.get("watch", "") in ("true", "1"):
+    if verb == "list" and request.flag("watch"):
         return "watch"
     return verb

@@ -135,9 +135,9 @@ class ClusterServer:
 
     async def _serve(self, http: web.BaseRequest, request: Request) -> web.StreamResponse:
         await self._pause()
-        route = self.cluster.dispatcher.route(request)
         outcome = Outcome.NORMAL
-        if route is not None and self.cluster.faults.faults.rules:
+        route = self.cluster.dispatcher.route(request) if self.cluster.faults.faults.rules else None
+        if route is not None:
             draw = self.cluster.faults.draw(route.verb, route.resource)
             if draw.delay_ms:
                 await asyncio.sleep(draw.delay_ms / 1000)
