@@ -65,6 +65,7 @@ class Follower:
         self._moved = asyncio.Event()  # `tail_seq` has moved, or the task has ended
         self._applying = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        self._loaded = False
         self._ready_at_seq: int | None = None  # after a reload: ready once this is applied
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -89,8 +90,11 @@ class Follower:
         """Returns when it follows no more; raises what stopped it, if it was not `stop` or `lead`."""
         if self._task is not None:
             await asyncio.wait((self._task,))
-        if self.failure is not None:
-            raise self.failure
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._task is not None and self._task.done() and not self._task.cancelled():
+            self._task.result()  # raises: it never ends otherwise
 
     @property
     def ledger(self) -> Stream:
@@ -130,9 +134,10 @@ class Follower:
     async def catch_up(self) -> None:
         """Returns when everything that is in the ledger now is applied. Raises what stopped the follower."""
         target_seq = (await self.ledger.info()).last_seq
-        while self.tail_seq < target_seq:
+        while not self._loaded or self.tail_seq < target_seq:
             if self._task is None or self._task.done():
-                raise self.failure or LedgerBroken("the follower has been stopped")
+                self._raise_failure()
+                raise LedgerBroken("the follower has been stopped")
             self._moved.clear()
             await self._moved.wait()
 
@@ -144,8 +149,7 @@ class Follower:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
-        if self.failure is not None:
-            raise self.failure
+        self._raise_failure()
 
     def apply_own(self, tx: tr.Transaction, ledger_seq: int) -> None:
         """Apply the transaction that this process has just committed."""
@@ -158,9 +162,12 @@ class Follower:
 
     async def _follow(self) -> None:
         await self._load()
+        self._loaded = True
+        self._moved.set()
         while True:
             try:
                 await self._replay()
+                raise LedgerBroken("the ledger ended")
             except MessagesLost:  # trimmed past this follower (LOG-6)
                 self.ready = False
                 await self._clock.sleep(RELOAD_PAUSE_S)
@@ -188,19 +195,15 @@ class Follower:
             raise LedgerBroken(f"the ledger begins at {first_seq} and no snapshot reaches it from {self.tail_seq}")
 
     async def _read_snapshot(self, info: SnapshotInfo) -> CellState:
-        loader = snapshot.Loader()
-        slice_end_s = self._clock.monotonic() + SLICE_S
+        parts: list[bytes] = []
         async with aclosing(self.snapshots.read(info)) as pieces:  # type: ignore[type-var]  # a generator in fact
-            async for parts in pieces:
-                for part in parts:
-                    try:
-                        loader.add(codec.decode_snapshot_part(part))
-                    except codec.Malformed as error:
-                        raise SnapshotDamaged(str(error)) from error
-                    if self._clock.monotonic() > slice_end_s:
-                        await asyncio.sleep(0)
-                        slice_end_s = self._clock.monotonic() + SLICE_S
-        return loader.finish()
+            async for piece in pieces:
+                parts += piece
+        # Building the state takes a second for 100,000 jobs and cannot pause; in a thread it lets the loop run.
+        try:
+            return await asyncio.to_thread(_build_state, parts)
+        except (codec.Malformed, snapshot.IncompleteSnapshot) as error:
+            raise SnapshotDamaged(f"snapshot {info.name}: {error}") from error
 
     def _replace(self, state: CellState, ledger_seq: int) -> None:
         self.state = state
@@ -249,6 +252,10 @@ class Follower:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            self.failure = task.exception() or LedgerBroken("the ledger ended")
+            self.failure = task.exception()
             self.ready = False
         self._moved.set()
+
+
+def _build_state(parts: list[bytes]) -> CellState:
+    return snapshot.load(codec.decode_snapshot_part(part) for part in parts)

@@ -25,8 +25,8 @@ from muster.core.model import InboxPosition
 from muster.runtime.committer import Committer
 from muster.runtime.follower import Follower
 from muster.runtime.observer import Committed, LeaderObserver
-from muster.runtime.pace import Pace
-from muster.runtime.poison import DEATHS_BEFORE_QUARANTINE, PoisonBook, Poisoned, PoisonRecord
+from muster.runtime.pace import ITEMS_MAX, Pace
+from muster.runtime.poison import DEATHS_BEFORE_QUARANTINE, PoisonBook, Poisoned
 from muster.runtime.ports import Clock, Stream
 from muster.runtime.reader import Entry, InboxReader
 from muster.runtime.streams import MESSAGE_BYTES_MAX
@@ -35,7 +35,7 @@ from muster.wire import codec
 IDLE_MAX_S: Final = 60.0
 IDLE_MIN_S: Final = 0.005
 REASON_CHARS_MAX: Final = 500
-TRANSACTION_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 4096  # what the stream takes, less headers
+TRANSACTION_ROOM_BYTES: Final = MESSAGE_BYTES_MAX - 4096  # what the stream takes, less headers
 
 
 class TransactionTooLarge(Exception):
@@ -63,16 +63,15 @@ class Term:
         self._observer = observer or LeaderObserver()
         self._pace = Pace()
         self._wake = asyncio.Event()
-        self._epoch = 0
-        self._count = 0
-        self._poison: PoisonRecord | None = None
+        self._count = 0  # transactions of this term
+        self._quarantine: InboxPosition | None = None
 
     async def run(self) -> None:
         """Lead until an exception ends the term."""
         await self._follower.lead()
         self._committer = Committer(self._follower.ledger, self._follower.tail_seq, self._clock)
         await self._begin()
-        self._poison = await self._poison_book.read()
+        await self._read_poison()
         reader = InboxReader(self._inbox, self._follower.state.position, self._wake.set)
         reader.start()
         try:
@@ -82,116 +81,97 @@ class Term:
 
     async def _begin(self) -> None:
         """LOG-5: a term starts with a committed LeaderElected."""
-        self._epoch = self._follower.state.epoch + 1
-        elected = tr.LeaderElected(epoch=self._epoch, leader=self._leader)
-        await self._commit(self._build((elected,), self._follower.state.position))
-        self._observer.elected(self._epoch)
+        elected = core.leader_elected(self._follower.state, leader=self._leader, now_ms=self._now_ms())
+        await self._commit(elected, codec.encode_transaction(elected))
+        self._observer.elected(elected.header.epoch)
 
     async def _lead(self, reader: InboxReader) -> None:
         more = True  # a paused cycle or due timers may have been left by the last leader
         while True:
             self._wake.clear()
-            entries = self._to_decide(reader.peek(self._pace.items_max))
+            entries = reader.peek(ITEMS_MAX)
             if not entries and not more:
                 self._observer.idle()
                 await self._sleep()
                 more = True  # a timer may be due, or there are items
-                continue
-            if self._is_quarantined(entries):
-                await self._quarantine(entries[0][0])
-                reader.consume(self._follower.state.position)
                 continue
             more = await self._step(entries)
             reader.consume(self._follower.state.position)
             self._observer.backlog(reader.waiting)
             await asyncio.sleep(0)
 
-    def _to_decide(self, entries: list[Entry]) -> list[Entry]:
-        """Up to, but not including, an item at which terms have died; that one comes alone."""
-        poison = self._poison
-        if poison is None or not entries or entries[0][0] > poison.position:
-            return entries
-        before = [entry for entry in entries if entry[0] < poison.position]
-        return before or entries[:1]
-
-    def _is_quarantined(self, entries: Sequence[Entry]) -> bool:
-        poison = self._poison
-        return (
-            poison is not None
-            and poison.deaths >= DEATHS_BEFORE_QUARANTINE
-            and len(entries) == 1
-            and entries[0][0] == poison.position
-        )
-
-    async def _quarantine(self, position: InboxPosition) -> None:
-        assert self._poison is not None
-        aside = tr.InboxItemQuarantined(position=position, reason=self._poison.reason)
-        await self._commit(self._build((aside,), InboxPosition(position.seq, position.item + 1)))
-        self._observer.quarantined(position, self._poison.reason)
-
     async def _step(self, entries: list[Entry]) -> bool:
         """Decide and commit once. True: there is more to do at once."""
         state = self._follower.state
-        now_ms = self._now_ms()
-        limit = self._pace.work_limit
+        now_ms, limit = self._now_ms(), self._pace.work_limit
         began_s = self._clock.monotonic()
         try:
-            decision = core.decide(state, entries, now_ms, limit)
-            if not decision.transitions and decision.inbox_to == state.position:
-                return False
-            built = self._build(decision.transitions, decision.inbox_to, now_ms, limit, decision.work_spent)
+            decision, tx, data = self._draft(entries, now_ms, limit)
         except Exception as error:
-            await self._failed(entries, now_ms, error)
-            return True
+            await self._find_poison(entries, now_ms, limit, error)
+            raise
+        if not decision.transitions and decision.inbox_to == state.position:
+            return False
         seconds = self._clock.monotonic() - began_s
         self._pace.measured(decision.work_spent, seconds)
         self._observer.decided(seconds, decision.work_spent, len(entries))
-        await self._commit(built)
+        await self._commit(tx, data)
+        self._tell_quarantined(tx)
         return decision.more
 
-    async def _failed(self, entries: list[Entry], now_ms: int, error: Exception) -> None:
-        """Find out whether an item is to blame; raises when it is known (LOG-9)."""
-        if len(entries) > 1:
-            self._pace.failed(len(entries))  # decide never mutates: try again with fewer
-            return
-        if not entries:
-            raise error
-        core.decide(self._follower.state, [], now_ms, self._pace.work_limit)  # raises if the item is innocent
-        position = entries[0][0]
+    def _draft(self, entries: Sequence[Entry], now_ms: int, limit: int) -> tuple[core.Decision, tr.Transaction, bytes]:
+        """What would be committed next. Pure: nothing has changed until `_commit`."""
+        state = self._follower.state
+        decision = core.decide(state, entries, now_ms, limit, self._quarantine)
+        tx = core.transaction(
+            state, decision, transaction_id=f"{state.epoch}-{self._count}", now_ms=now_ms, work_limit=limit
+        )
+        data = codec.encode_transaction(tx)
+        if len(data) > TRANSACTION_ROOM_BYTES:
+            raise TransactionTooLarge(f"transaction {tx.header.id} has {len(data)} bytes (LOG-8)")
+        return decision, tx, data
+
+    async def _find_poison(self, entries: list[Entry], now_ms: int, limit: int, error: Exception) -> None:
+        """Raises Poisoned if one item is to blame for `error`, having written that down (LOG-9).
+
+        `decide` never mutates and takes items in order, so a prefix raises if it holds the culprit.
+        """
+
+        def raises(count: int) -> bool:
+            try:
+                self._draft(entries[:count], now_ms, limit)
+            except Exception:
+                return True
+            return False
+
+        if raises(0) or not raises(len(entries)):
+            return  # no item does it, the cycle fails by itself
+        innocent, guilty = 0, len(entries)
+        while guilty - innocent > 1:
+            middle = (innocent + guilty) // 2
+            innocent, guilty = (innocent, middle) if raises(middle) else (middle, guilty)
+        position = entries[guilty - 1][0]
         reason = f"{type(error).__name__}: {error}"[:REASON_CHARS_MAX]
         await self._poison_book.add(position, reason)
         raise Poisoned(position, reason) from error
 
-    def _build(
-        self,
-        transitions: Sequence[tr.AnyTransition],
-        inbox_to: InboxPosition,
-        now_ms: int | None = None,
-        work_limit: int = 0,
-        work_spent: int = 0,
-    ) -> tuple[tr.Transaction, bytes]:
-        """The next transaction and its bytes. Raises TransactionTooLarge (LOG-8)."""
-        state = self._follower.state
-        header = tr.Header(
-            version=tr.LEDGER_VERSION,
-            id=f"{self._epoch}-{self._count + 1}",
-            prev=state.ledger_seq,
-            epoch=self._epoch,
-            now_ms=self._now_ms() if now_ms is None else now_ms,
-            inbox_from=state.position,
-            inbox_to=inbox_to,
-            work_limit=work_limit,
-            work_spent=work_spent,
-        )
-        tx = tr.Transaction(header, tuple(transitions))
-        data = codec.encode_transaction(tx)
-        if len(data) > TRANSACTION_BYTES_MAX:
-            raise TransactionTooLarge(f"transaction {header.id} has {len(data)} bytes, {TRANSACTION_BYTES_MAX} fit")
-        return tx, data
+    async def _read_poison(self) -> None:
+        """LOG-9: after two deaths at one position the item is put aside."""
+        record = await self._poison_book.read()
+        if record is not None and record.deaths >= DEATHS_BEFORE_QUARANTINE:
+            self._quarantine = record.position
 
-    async def _commit(self, built: tuple[tr.Transaction, bytes]) -> None:
+    def _tell_quarantined(self, tx: tr.Transaction) -> None:
+        if self._quarantine is None:
+            return
+        for transition in tx.transitions:
+            if isinstance(transition, tr.InboxItemQuarantined):
+                self._observer.quarantined(transition.position, transition.reason)
+        if self._follower.state.position > self._quarantine:
+            self._quarantine = None
+
+    async def _commit(self, tx: tr.Transaction, data: bytes) -> None:
         """Store, apply, tell. One at a time: the next decision needs the state after this one (LOG-4)."""
-        tx, data = built
         sent_ms, sent_s = self._clock.now_ms(), self._clock.monotonic()
         seq = await self._committer.commit(data)
         commit_s = self._clock.monotonic() - sent_s

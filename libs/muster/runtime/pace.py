@@ -15,7 +15,7 @@ WORK_MIN: Final = 500
 WORK_MAX: Final = 2_000_000
 MEASURABLE_WORK: Final = 200  # less than this measures the overhead, not the unit
 SMOOTHING: Final = 0.2
-ITEMS_MAX: Final = 4_000  # handed to one decision
+ITEMS_MAX: Final = 4_000  # handed to one decision, give or take a message
 
 
 class Pace:
@@ -23,17 +23,11 @@ class Pace:
 
     def __init__(self) -> None:
         self.work_limit = WORK_FIRST
-        self.items_max = ITEMS_MAX
         self._units_per_s = WORK_FIRST / TARGET_S
 
     def measured(self, work_spent: int, seconds: float) -> None:
         """A decision of `work_spent` units took `seconds`."""
-        self.items_max = min(ITEMS_MAX, 2 * self.items_max)  # it went well: recover from `failed`
         if work_spent < MEASURABLE_WORK or seconds <= 0.0:
             return
         self._units_per_s += SMOOTHING * (work_spent / seconds - self._units_per_s)
         self.work_limit = max(WORK_MIN, min(WORK_MAX, int(self._units_per_s * TARGET_S)))
-
-    def failed(self, items: int) -> None:
-        """A decision over `items` raised: come closer to the item that did it."""
-        self.items_max = max(1, items // 2)

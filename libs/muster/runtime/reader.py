@@ -2,13 +2,13 @@
 
 The leader does not acknowledge anything: where it stands is part of each transaction. A background task reads and
 decodes ahead, up to a limit, so that the next decision finds its items ready; what the leader has not committed is
-still here, or is read again by the next leader. Any other sequence than the next one stops the reader.
+still here, or is read again by the next leader. Items are handed out in whole messages, as `decide` wants them. Any
+other sequence than the next one stops the reader.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import deque
 from collections.abc import Callable
 from contextlib import aclosing
@@ -34,7 +34,8 @@ class InboxReader:
         self.last_read_seq = position.seq - 1
         self._inbox = inbox
         self._from = position
-        self._entries: deque[Entry] = deque()
+        self._messages: deque[list[Entry]] = deque()  # none is empty
+        self.waiting = 0  # items read and not consumed
         self._on_change = on_change
         self._room = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -50,24 +51,31 @@ class InboxReader:
             await asyncio.wait((self._task,))
 
     def peek(self, count: int) -> list[Entry]:
-        """The next items, at most `count`, in order; they stay. Raises what stopped the reader, once nothing is left
-        before it."""
-        if not self._entries and self._error is not None:
+        """The next items, in order, in whole messages until there are `count`; they stay.
+
+        Raises what stopped the reader, once nothing is left before it.
+        """
+        if not self._messages and self._error is not None:
             raise self._error
-        return list(itertools.islice(self._entries, count))
+        entries: list[Entry] = []
+        for message in self._messages:
+            entries += message
+            if len(entries) >= count:
+                break
+        return entries
 
     def consume(self, to: InboxPosition) -> None:
         """Forget the items before `to`: their transaction is committed."""
-        entries = self._entries
-        while entries and entries[0][0] < to:
-            entries.popleft()
-        if len(entries) < ITEMS_AHEAD_MAX:
+        messages = self._messages
+        while messages and messages[0][0][0] < to:
+            rest = [entry for entry in messages[0] if entry[0] >= to] if messages[0][-1][0] >= to else []
+            self.waiting -= len(messages[0]) - len(rest)
+            if rest:
+                messages[0] = rest
+            else:
+                messages.popleft()
+        if self.waiting < ITEMS_AHEAD_MAX:
             self._room.set()
-
-    @property
-    def waiting(self) -> int:
-        """Items read and not consumed."""
-        return len(self._entries)
 
     async def _read(self) -> None:
         next_seq = max(1, self._from.seq)
@@ -83,15 +91,17 @@ class InboxReader:
     def _take(self, message: StoredMessage) -> None:
         seq = message.seq
         skip = self._from.item if seq == self._from.seq else 0
-        for index, item in enumerate(codec.decode_inbox(message.data)):
-            if index >= skip:
-                self._entries.append((InboxPosition(seq, index), item))
+        items = codec.decode_inbox(message.data)
+        entries = [(InboxPosition(seq, index), item) for index, item in enumerate(items) if index >= skip]
+        if entries:
+            self._messages.append(entries)
+            self.waiting += len(entries)
         self.last_read_seq = seq
         self._on_change()
 
     async def _make_room(self) -> None:
         await asyncio.sleep(0)  # decoding half a megabyte takes long enough
-        while len(self._entries) >= ITEMS_AHEAD_MAX:
+        while self.waiting >= ITEMS_AHEAD_MAX:
             self._room.clear()
             await self._room.wait()
 

@@ -8,7 +8,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from muster.core.model import InboxPosition
 from muster.core.state import CellState
-from muster.runtime.gc import Collector
 from muster.runtime.logs import get_logger
 from muster.runtime.observer import Committed, LeaderObserver
 from muster.runtime.snapshots import SnapshotInfo
@@ -22,13 +21,12 @@ log = get_logger(__name__)
 
 
 class Watch(LeaderObserver):
-    """Turns what the leader tells into metrics, traces and log lines; collects garbage when it idles (LOG-16)."""
+    """Turns what the leader tells into metrics, traces and log lines."""
 
-    def __init__(self, registry: CollectorRegistry, tracing: Tracing, state: CellState, collector: Collector) -> None:
+    def __init__(self, registry: CollectorRegistry, tracing: Tracing, state: CellState) -> None:
         self._tracing = tracing
         self._state = state
         self._subject = ledger_subject(state.cell)
-        self._collector = collector
         self.leading = Gauge("muster_queue_manager_leading", "1 while this replica leads its cell.", registry=registry)
         self._epoch = Gauge("muster_queue_manager_epoch", "Epoch of the last term led here.", registry=registry)
         self._decide_seconds = Histogram(
@@ -108,7 +106,6 @@ class Watch(LeaderObserver):
                 subject=self._subject,
                 times_ns=(began * NANOS_PER_MS, sent * NANOS_PER_MS, answered * NANOS_PER_MS),
             )
-        self._collector.busy()
 
     def quarantined(self, position: InboxPosition, reason: str) -> None:
         self._quarantined.inc()
@@ -119,7 +116,6 @@ class Watch(LeaderObserver):
 
     def idle(self) -> None:
         self._backlog.set(0)
-        self._collector.idle()
 
     def _trace_of(self, job: str) -> str:
         found = self._state.jobs.get(job)

@@ -20,7 +20,6 @@ from muster.runtime.candidate import Candidate
 from muster.runtime.exit_codes import ExitCode, ProcessMustEnd
 from muster.runtime.follower import Follower
 from muster.runtime.following import start_follower
-from muster.runtime.gc import Collector
 from muster.runtime.lease import Lease
 from muster.runtime.ports import Stream
 from muster.runtime.relay import relayed_up_to
@@ -44,8 +43,7 @@ async def build(context: Context) -> AsyncIterator[None]:
     inbox = await context.bus.stream(streams.inbox_spec(cell, replicas, settings.inbox_bytes))
     leases = await context.bus.stream(streams.leases_spec(replicas))
     follower = await start_follower(context)
-    collector = Collector()
-    watch = Watch(context.registry, context.tracing, follower.state, collector)
+    watch = Watch(context.registry, context.tracing, follower.state)
     follower.on_reload(watch.reloaded)
     standing_by = StandingBy(context, await _snapshotter(context, follower, inbox, leases, watch))
     candidate = Candidate(
@@ -58,14 +56,12 @@ async def build(context: Context) -> AsyncIterator[None]:
         before_leading=standing_by.end,
     )
     standing_by.begin()
-    collector.start()
     context.spawn("candidate", _lead(candidate, follower))
     try:
         yield
     finally:
         await standing_by.end()
         await follower.stop()
-        collector.stop()
 
 
 async def _lead(candidate: Candidate, follower: Follower) -> None:

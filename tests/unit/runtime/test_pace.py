@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.runtime.pace import ITEMS_MAX, TARGET_S, WORK_FIRST, WORK_MAX, WORK_MIN, Pace
+from muster.runtime.pace import TARGET_S, WORK_FIRST, WORK_MAX, WORK_MIN, Pace
 
 
 def test_the_budget_settles_where_a_decision_takes_the_target_time() -> None:
@@ -28,19 +28,3 @@ def test_small_and_unmeasurable_decisions_say_nothing() -> None:
     pace.measured(10, 1.0)
     pace.measured(10_000, 0.0)  # virtual time stands still while deciding
     assert pace.work_limit == WORK_FIRST
-
-
-def test_after_a_failure_fewer_items_are_tried_down_to_one_and_up_again() -> None:
-    pace = Pace()
-    items = pace.items_max
-    tries = 0
-    while items > 1:
-        pace.failed(items)
-        items = pace.items_max
-        tries += 1
-    assert tries == ITEMS_MAX.bit_length() - 1
-    pace.failed(1)
-    assert pace.items_max == 1
-    for _ in range(20):
-        pace.measured(0, 0.001)
-    assert pace.items_max == ITEMS_MAX
