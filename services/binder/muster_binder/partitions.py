@@ -9,6 +9,7 @@ decides, and the binder's own fences (names, uids, waiting) make even a paused h
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from muster.runtime.lease import TTL_S, Lease, LeaseLost
@@ -64,11 +65,18 @@ class PartitionLeases:
 
     # --- keeping them -----------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """For ever; ends by cancellation. Call `release` afterwards."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._members.run(), name="members")
-            tasks.create_task(self._keep(), name="partition leases")
+    async def run(self, fit: Callable[[], bool] = lambda: True) -> None:
+        """For ever; ends by cancellation. Call `release` afterwards. While not `fit`, others get this one's share."""
+        while True:
+            while not fit():
+                await self._clock.sleep(self._ttl_s / ROUNDS_PER_TTL)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(self._members.run(), name="members")
+                    tasks.create_task(self._keep(fit), name="partition leases")
+            except* _Unfit:
+                log.warning("not fit to act, leaving the partitions to others", held=self.held())
+            await self.release()
 
     async def release(self) -> None:
         """Give everything back at once (a graceful stop)."""
@@ -78,9 +86,11 @@ class PartitionLeases:
         await self._members.leave()
         await asyncio.gather(*(self._leases[p].release() for p in held))
 
-    async def _keep(self) -> None:
+    async def _keep(self, fit: Callable[[], bool]) -> None:
         rounds = 0
         while True:
+            if not fit():
+                raise _Unfit
             try:
                 if rounds % RENEW_EVERY_ROUNDS == 0:
                     await self._renew()
@@ -117,6 +127,10 @@ class PartitionLeases:
                 self._terms[partition] = self._takings
                 self._taken_s[partition] = self._clock.monotonic()
                 self.changed.set()
+
+
+class _Unfit(Exception):
+    pass
 
 
 async def _kept(lease: Lease) -> bool:

@@ -9,7 +9,7 @@ from random import Random
 
 from muster.runtime import kube, kube_config, streams
 from muster.runtime.exit_codes import ExitCode, ProcessMustEnd
-from muster.runtime.follower import Follower
+from muster.runtime.following import start_follower
 from muster.runtime.inbox import InboxWriter
 from muster.runtime.service import ServiceContext
 from muster_binder.binder import Binder
@@ -28,7 +28,7 @@ async def build(context: ServiceContext[BinderSettings]) -> AsyncIterator[None]:
             await context.bus.stream(streams.inbox_spec(settings.cell, settings.nats_replicas)), clock=clock
         )
         leases = await context.bus.stream(streams.leases_spec(settings.nats_replicas))
-        follower = Follower(context.bus, settings.cell, clock=clock, replicas=settings.nats_replicas)
+        follower = await start_follower(context)
         # Binders with the same clusters share the partitions; a remote cluster's binder has its own.
         group = f"binder-{settings.cell}-{'_'.join(sorted(apis))}"
         partitions = PartitionLeases(leases, group, settings.replica, clock=clock)
@@ -44,10 +44,7 @@ async def build(context: ServiceContext[BinderSettings]) -> AsyncIterator[None]:
             tracing=context.tracing,
             metrics=BinderMetrics(context.registry),
         )
-        context.ready_when("ledger replay", lambda: follower.ready)
-        await follower.start()
-        context.spawn("follower", follower.wait_stopped())
-        context.spawn("partitions", partitions.run())
+        context.spawn("partitions", partitions.run(lambda: follower.ready))
         context.spawn("binder", binder.run())
         yield
         await partitions.release()

@@ -13,7 +13,7 @@ from random import Random
 
 from muster.runtime import kube_config, streams
 from muster.runtime.exit_codes import ExitCode, ProcessMustEnd
-from muster.runtime.follower import Follower
+from muster.runtime.following import start_follower
 from muster.runtime.inbox import InboxWriter
 from muster.runtime.kube_http import HttpKubeApi
 from muster.runtime.lease import Lease
@@ -33,11 +33,8 @@ async def build(context: ServiceContext[TopologySettings]) -> AsyncIterator[None
         places, apis = await _open(settings, cleanup)
         inbox = InboxWriter(await bus.stream(streams.inbox_spec(settings.cell, settings.nats_replicas)), clock=clock)
         leases = await bus.stream(streams.leases_spec(settings.nats_replicas))
-        follower = Follower(bus, settings.cell, clock=clock, replicas=settings.nats_replicas)
+        follower = await start_follower(context)
         metrics = TopologyMetrics(context.registry)
-        context.ready_when("ledger replay", lambda: follower.ready)
-        await follower.start()
-        context.spawn("follower", follower.wait_stopped())
         for api in apis:
             watcher = ClusterWatcher(
                 api,
