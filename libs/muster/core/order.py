@@ -43,6 +43,13 @@ class PendingClass:
         """Index into `keys` of the first job behind `key`."""
         return self.head if key is None else bisect_right(self.keys, key, lo=self.head)
 
+    def count_before(self, key: OrderKey) -> int:
+        return bisect_left(self.keys, key, lo=self.head) - self.head
+
+    def before(self, key: OrderKey, most: int) -> list[OrderKey]:
+        """The first jobs, at most so many, as far as they are before `key`."""
+        return self.keys[self.head : min(self.head + most, bisect_left(self.keys, key, lo=self.head))]
+
     def add(self, key: OrderKey) -> bool:
         """Returns whether it is the new first."""
         keys = self.keys

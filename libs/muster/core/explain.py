@@ -1,0 +1,317 @@
+"""Why a job is where it is, in numbers, by the code that decides (I5, rule B4).
+
+For a queued job: its position, what its queues use and may use, every limit it would exceed and by how much, what of
+which resource is missing on how many nodes, what is held for others, who is ahead, and what would let it start. The
+placement is tried with the overlay that the cycle uses, so the answer is what the cycle would do now. For a placed or
+finished job: where it runs, or how it ended. Called by readers on a follower, never by the leader; never raises for a
+job that is in the state.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from muster.core import layout, resources
+from muster.core.errors import Code, Rejected
+from muster.core.holds import Kepts
+from muster.core.jobs import Job
+from muster.core.model import Amounts, JobState, Reason
+from muster.core.overlay import Overlay
+from muster.core.preemption import cluster_mask
+from muster.core.queues import Queue
+from muster.core.shortfall import GroupShortfall, Shortfall, shortfall
+from muster.core.state import CellState
+
+AHEAD_SHOWN: Final = 5
+UNKNOWN_START: Final = "reservations are not built yet, so the end of what runs is not known"
+
+RULE_OF: Final[dict[str, str]] = {
+    Reason.POD_FAILED: "L2",
+    Reason.MAX_RUNTIME: "B1",
+    Reason.PREEMPTED: "P5",
+    Reason.NODE_LOST: "LOG-15",
+    Reason.PLACEMENT_REJECTED: "G5",
+    Reason.START_TIMEOUT: "L3",
+    Reason.POD_GONE: "L2",
+    Reason.QUEUE_DRAINED: "Q1",
+}
+_KIND_OF: Final = {  # of shortfall causes, as the API calls them
+    "too small": "capacity",
+    "not ready": "not-ready",
+}
+_RULE_OF_KIND: Final = {"suspect": "L3", "overcommitted": "I1"}
+
+
+class Need(Struct, frozen=True):
+    """What one group asks for, per pod."""
+
+    task: str
+    replicas: int
+    min_replicas: int
+    requests: Amounts
+
+
+class QueueShare(Struct, frozen=True):
+    """One queue on the path, from the job's own up to the root."""
+
+    queue: str
+    usage: Amounts
+    limit: Amounts
+    entitled: Amounts
+    with_job: Amounts  # usage with this job, in the resources that it asks for or that are limited
+    over: Amounts  # by how much that exceeds the limit
+
+
+class Blocker(Struct, frozen=True):
+    """One thing in the way. Amounts are in canonical units of `resource`."""
+
+    rule: str
+    kind: (
+        str  # queue-state, queue-limit, capacity, device, selector, taint, cordoned, not-ready, suspect, hold, backoff
+    )
+    subject: str
+    resource: str = ""
+    needed: int = 0
+    available: int = 0
+    missing: int = 0
+    nodes: int = 0
+    message: str = ""
+
+
+class Explanation(Struct, frozen=True):
+    """Everything there is to say about a job's place in the world."""
+
+    job: str
+    state: str
+    reason: str
+    rule: str
+    summary: str  # one sentence
+    position: int  # 1-based among the queued jobs of its queue; 0: not queued
+    pending: int  # queued jobs of its queue
+    expected_start_ms: int  # 0: unknown
+    expected_start_unknown: str
+    needs: tuple[Need, ...]
+    shares: tuple[QueueShare, ...]
+    blockers: tuple[Blocker, ...]
+    unblocked_by: tuple[str, ...]
+    ahead: tuple[str, ...]
+
+
+def explain(state: CellState, job_id: str) -> Explanation:
+    """Raises Rejected only for a job that is not in the state."""
+    job = state.jobs.get(job_id)
+    if job is None:
+        raise Rejected(Code.NOT_FOUND, "job", f"job {job_id} does not exist, or ended long ago")
+    if job.state is JobState.QUEUED:
+        return _queued(state, job)
+    return _explanation(state, job, summary=_story(state, job))
+
+
+def _explanation(
+    state: CellState,
+    job: Job,
+    *,
+    summary: str,
+    blockers: tuple[Blocker, ...] = (),
+    unblocked_by: tuple[str, ...] = (),
+) -> Explanation:
+    queued = job.state is JobState.QUEUED
+    position, pending, ahead = _order(state, job) if queued else (0, 0, ())
+    return Explanation(
+        job=job.id,
+        state=str(job.state),
+        reason=str(job.reason),
+        rule=blockers[0].rule if blockers else RULE_OF.get(job.reason, ""),
+        summary=summary,
+        position=position,
+        pending=pending,
+        expected_start_ms=0,
+        expected_start_unknown=UNKNOWN_START if queued else "",
+        needs=tuple(Need(t.name, t.replicas, t.min_replicas, t.requests) for t in job.spec.tasks),
+        shares=_shares(state, job),
+        blockers=blockers,
+        unblocked_by=unblocked_by,
+        ahead=ahead,
+    )
+
+
+# --- a job that is not queued ---------------------------------------------------------------------------------------
+
+
+def _story(state: CellState, job: Job) -> str:
+    message = f" ({job.message})" if job.message else ""
+    if job.charged:
+        placed = sum(layout.pods_placed(group) for group in job.placement)
+        nodes = len({node for group in job.placement for node, _ in group.runs})
+        where = f"{placed} pods on {nodes} nodes"
+        if job.state is JobState.STOPPING:
+            return f"Stopping, then {job.next_state}: {job.reason}{message}; {where} until its pods are gone"
+        since_ms = job.started_ms or job.placed_ms
+        return f"{job.state} for {_seconds(state.now_ms - since_ms)}: {where}, epoch {job.epoch}"
+    if not job.live:
+        return f"{job.state} {_seconds(state.now_ms - job.finished_ms)} ago: {job.reason}{message}"
+    return f"{job.state}: {job.reason}{message}"
+
+
+def _seconds(duration_ms: int) -> str:
+    return f"{max(duration_ms, 0) // 1000} s"
+
+
+# --- a queued job ---------------------------------------------------------------------------------------------------
+
+
+def _queued(state: CellState, job: Job) -> Explanation:
+    blockers: list[Blocker] = []
+    unblocked: list[str] = []
+    queue = state.queues.get(job.queue)
+    _queue_states(queue, blockers, unblocked)
+    _backoff(state, job, blockers)
+    overlay = Overlay(state.nodes)
+    others = {holder: hold for holder, hold in state.holds.items() if holder != job.id}
+    kepts = Kepts(others, state.jobs.get, overlay, state.queues)
+    _limits(job, queue, kepts, blockers, unblocked)
+    _places(state, job, overlay, blockers, unblocked)
+    _preemption(state, job, queue, unblocked)
+    waited = _seconds(state.now_ms - job.submit_ms)
+    if blockers:
+        summary = f"Queued for {waited}: {blockers[0].message}"
+    else:
+        summary = f"Queued for {waited}: it fits now and is placed in the next cycle"
+    return _explanation(state, job, summary=summary, blockers=tuple(blockers), unblocked_by=tuple(unblocked))
+
+
+def _queue_states(queue: Queue, blockers: list[Blocker], unblocked: list[str]) -> None:
+    for above in queue.chain:
+        if above.spec.state not in ("OPEN", "CLOSED"):
+            message = f"queue {above.path} is {above.spec.state.lower()} and starts nothing"
+            blockers.append(Blocker("Q1", "queue-state", above.path, message=message))
+            unblocked.append(f"open queue {above.path}")
+
+
+def _backoff(state: CellState, job: Job, blockers: list[Blocker]) -> None:
+    left_ms = job.not_before_ms - state.now_ms
+    if left_ms > 0:
+        message = f"waits {_seconds(left_ms + 999)} more after {job.reason}"
+        rule = RULE_OF.get(job.reason, "P5")
+        blockers.append(Blocker(rule, "backoff", job.id, missing=left_ms, message=message))
+
+
+def _limits(job: Job, queue: Queue, kepts: Kepts, blockers: list[Blocker], unblocked: list[str]) -> None:
+    """Rule F6: every limit on the path that the job's minimum would exceed, with what holds keep counted as used."""
+    need = job.gang.minimum_map
+    for above, limit in queue.limits:
+        held = kepts.usage.get(above.id, {})
+        for resource, most in limit:
+            asked = need.get(resource, 0)
+            used = above.usage.get(resource, 0) + max(held.get(resource, 0), 0)
+            over = used + asked - most
+            if asked and over > 0:
+                used_text, most_text = resources.format_amount(resource, used), resources.format_pair(resource, most)
+                asked_text = resources.format_amount(resource, asked)
+                message = f"queue {above.path} uses {used_text} of {most_text}, the job needs {asked_text}"
+                blockers.append(
+                    Blocker(
+                        rule="F6",
+                        kind="queue-limit",
+                        subject=above.path,
+                        resource=resource,
+                        needed=asked,
+                        available=max(most - used, 0),
+                        missing=over,
+                        message=message,
+                    )
+                )
+                unblocked.append(f"{resources.format_pair(resource, over)} more limit or less usage in {above.path}")
+
+
+def _places(state: CellState, job: Job, overlay: Overlay, blockers: list[Blocker], unblocked: list[str]) -> None:
+    """What keeps the gang off the nodes, and whether it is only what is held for others (rule P5)."""
+    tasks, mask = job.gang.minimum_tasks or job.gang.tasks, cluster_mask(job)
+    if overlay.place_gang(tasks, cluster_mask=mask) is not None:
+        return
+    if len(state.holds) > (job.id in state.holds) and Overlay(state.nodes).place_gang(tasks, cluster_mask=mask):
+        holders = [holder for holder in sorted(state.holds) if holder != job.id]
+        message = f"what would be enough is held for job {', '.join(holders[:AHEAD_SHOWN])}"
+        blockers.append(Blocker("P5", "hold", holders[0], message=message))
+        return
+    short = shortfall(overlay, tasks, cluster_mask=mask)
+    found = [blocker for group in short.groups for blocker in _of_group(group, short)]
+    blockers.extend(found or [Blocker("G1", "capacity", short.cluster or "cell", message=short.message)])
+    unblocked.extend(f"{group.name}: {group.unblock}" for group in short.groups if group.unblock)
+    for number, group in enumerate(short.groups):
+        if 0 < group.fitting_pods < group.needed_pods:
+            unblocked.append(f"min_replicas of {tasks[number].name} {group.fitting_pods}")
+
+
+def _of_group(group: GroupShortfall, short: Shortfall) -> list[Blocker]:
+    if group.fitting_pods >= group.needed_pods:
+        return []
+    kind = "device" if resources.is_device(group.limiting) else "capacity"
+    found = [
+        Blocker(
+            rule="G1",
+            kind=kind,
+            subject=group.name,
+            resource=group.limiting,
+            needed=group.needed_pods,
+            available=group.fitting_pods,
+            missing=group.missing_on_best,
+            nodes=group.suitable_nodes,
+            message=f"cluster {short.cluster}: {group.fitting_pods} of {group.needed_pods} {group.name} fit now"
+            + (f", {group.limiting} is short" if group.limiting else ""),
+        )
+    ]
+    for cause, nodes in group.excluded:
+        name = _KIND_OF.get(cause, cause)
+        message = f"{nodes} nodes are out for {group.name}: {cause}"
+        found.append(Blocker(_RULE_OF_KIND.get(cause, "G4"), name, group.name, nodes=nodes, message=message))
+    return found
+
+
+def _preemption(state: CellState, job: Job, queue: Queue, unblocked: list[str]) -> None:
+    """Whether it takes the place of others (rules P2, P5)."""
+    hold = state.holds.get(job.id)
+    ask = state.asks.get(job.id)
+    if hold is not None:
+        unblocked.append(f"its {len(hold.victims)} victims are gone: what they free is held for it")
+    elif ask is not None and not ask.answered:
+        unblocked.append("a preemption plan, which has been asked for")
+    elif not queue.preempts:
+        unblocked.append(f"queue {queue.path} does not preempt")
+    elif not queue.placed or min(queue.placed) >= job.spec.priority:
+        unblocked.append(f"no running job of queue {queue.path} has a lower priority than {job.spec.priority}")
+
+
+def _order(state: CellState, job: Job) -> tuple[int, int, tuple[str, ...]]:
+    """(position, queued jobs of the queue, the next few ahead of it)."""
+    mine = state.order_key(job)
+    classes = state.pending.of_queue.get(job.queue, {}).values()
+    before = sum(found.count_before(mine) for found in classes)
+    heads = sorted(key for found in classes for key in found.before(mine, AHEAD_SHOWN))
+    total = sum(len(found) for found in classes) + (0 if state.is_pending(job) else 1)
+    return before + 1, total, tuple(key[2] for key in heads[:AHEAD_SHOWN])
+
+
+def _shares(state: CellState, job: Job) -> tuple[QueueShare, ...]:
+    """The queues on the path. A job that is charged already is in the usage."""
+    if job.queue not in state.queues:
+        return ()
+    add = {} if job.charged or not job.live else job.gang.minimum_map
+    shares = []
+    for queue in state.queues.get(job.queue).chain:
+        limit = dict(queue.spec.limit)
+        with_job = {r: queue.usage.get(r, 0) + add.get(r, 0) for r in sorted({*add, *limit})}
+        over = {r: with_job[r] - most for r, most in limit.items() if with_job[r] > most}
+        shares.append(
+            QueueShare(
+                queue=queue.path,
+                usage=tuple(sorted(queue.usage.items())),
+                limit=queue.spec.limit,
+                entitled=state.entitled.get(queue.id, ()),
+                with_job=resources.amounts(with_job),
+                over=resources.amounts(over),
+            )
+        )
+    return tuple(shares)
