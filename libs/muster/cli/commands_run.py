@@ -19,8 +19,15 @@ def up(
     *,
     replay: Annotated[str, typer.Option("--replay", help="Replay a workload: `sample`, or the path of a trace.")] = "",
     oneshot: Annotated[bool, typer.Option("--oneshot", help="Stop after the replay's summary.")] = False,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of each simulated cluster.")] = 1213,
-    node_list: Annotated[str, typer.Option(help="OpenB node list csv to build the cluster from.")] = "",
+    nodes: Annotated[
+        str,
+        typer.Option(
+            metavar="SPEC",
+            help="Nodes of each simulated cluster: openb (1,213 nodes), openb-csv:PATH, uniform:100x32cpu128Gi+8gpu. "
+            "Default: the node list beside an OpenB trace, else openb.",
+            show_default=False,
+        ),
+    ] = "",
     clusters: Annotated[int, typer.Option(min=1, max=8, help="Simulated clusters.")] = 1,
     sockets: Annotated[int, typer.Option(min=0, help="Nodes with a kubelet pod-resources socket.")] = 16,
     queue_managers: Annotated[int, typer.Option(min=1, max=5, help="Replicas of queue-manager.")] = 2,
@@ -38,7 +45,6 @@ def up(
         replay=replay,
         oneshot=oneshot,
         nodes=nodes,
-        node_list=node_list,
         clusters=clusters,
         sockets=sockets,
         queue_managers=queue_managers,

@@ -40,6 +40,15 @@ def _is_free(port: int) -> bool:
         return True
 
 
+def accepts(port: int) -> bool:
+    """Whether something accepts connections at the port."""
+    try:
+        socket.create_connection((HOST, port), timeout=0.2).close()
+    except OSError:
+        return False
+    return True
+
+
 def answers_nats(port: int) -> bool:
     """Whether a NATS server greets at the port."""
     try:

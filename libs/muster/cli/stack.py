@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from muster.cli.errors import CliError, Exit
-from muster.cli.ports import HOST, PortPicker, answers_nats
+from muster.cli.ports import HOST, PortPicker, accepts, answers_nats
 from muster.cli.supervisor import ChildSpec
 from muster.runtime.nats_server import NatsServerFailed, find_binary
 from muster.runtime.streams import MESSAGE_BYTES_MAX
@@ -32,8 +32,7 @@ STOP_ADMISSION, STOP_WORKERS, STOP_LEADERS, STOP_CLUSTERS, STOP_NATS = range(5)
 class Size:
     """How much to run."""
 
-    nodes: int
-    node_list: str
+    nodes: str  # as `muster.sim.cluster --nodes` takes them
     clusters: int
     sockets: int
     queue_managers: int
@@ -167,14 +166,11 @@ def socket_settings(run_dir: Path, clusters: list[str], sockets: int) -> dict[st
 
 
 def _cluster(run_dir: Path, name: str, port: int, size: Size) -> ChildSpec:
-    ready_file = run_dir / "ready" / f"{name}.json"
-    argv = [sys.executable, "-m", "muster.sim.cluster", "--name", name, "--port", str(port)]
-    argv += ["--node-list", size.node_list] if size.node_list else ["--nodes", str(size.nodes)]
-    argv += ["--audit-file", str(run_dir / "audit" / f"{name}.jsonl")]
+    argv = [sys.executable, "-m", "muster.sim.cluster", "--cluster", name, "--port", str(port), "--nodes", size.nodes]
+    argv += ["--audit", str(run_dir / "audit" / f"{name}.jsonl")]
     if size.sockets:
-        argv += ["--sockets", str(size.sockets), "--sockets-dir", str(sockets_dir(run_dir, name))]
-    env = {"MUSTER_READY_FILE": str(ready_file), "OPENBLAS_NUM_THREADS": "1"}
-    return ChildSpec(name=name, argv=argv, env=env, ready_file=ready_file, stop_rank=STOP_CLUSTERS)
+        argv += ["--pod-resources-nodes", str(size.sockets), "--pod-resources-dir", str(sockets_dir(run_dir, name))]
+    return ChildSpec(name=name, argv=argv, answers=lambda: accepts(port), stop_rank=STOP_CLUSTERS)
 
 
 def nats_version(default: str = "") -> str:

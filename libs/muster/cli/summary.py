@@ -7,7 +7,6 @@ succeeded and no kubelet ever ran it. A job *ran twice* if the audit says so; Mu
 
 from __future__ import annotations
 
-import json
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,13 @@ from muster.sim.cluster import audit
 PAGE: Final = 50_000
 FETCH_TIMEOUT_S: Final = 30.0
 NAMED_MAX: Final = 5  # jobs named when something is wrong with more
+
+
+class AuditPage(msgspec.Struct):
+    """A page of a simulated cluster's audit log. `next`: where the next page begins."""
+
+    records: list[audit.Record]
+    next: int
 
 
 @dataclass(slots=True)
@@ -74,16 +80,12 @@ def fetch(urls: Mapping[str, str]) -> list[audit.Record]:
             with urllib.request.urlopen(
                 f"{url}/sim/audit?since={since}&limit={PAGE}", timeout=FETCH_TIMEOUT_S
             ) as answer:
-                page = msgspec.convert(_records_of(json.load(answer)), list[audit.Record])
-            records += page
-            if len(page) < PAGE:
+                page = msgspec.json.decode(answer.read(), type=AuditPage)
+            if not page.records:
                 break
-            since = page[-1].seq + 1
+            records += page.records
+            since = page.next
     return records
-
-
-def _records_of(answer: Any) -> Any:
-    return answer.get("records", []) if isinstance(answer, dict) else answer
 
 
 def lost(outcome: Outcome, seen: Witness) -> list[Tracked]:

@@ -29,6 +29,7 @@ BACKOFF_MAX_S: Final = 10.0
 STEADY_AFTER_S: Final = 30.0  # a child that lived this long starts again with the first backoff
 STOP_GRACE_S: Final = 12.0
 READY_POLL_S: Final = 0.05
+START_TRIES: Final = 4  # a child that ended so often before it was ever ready will not be
 MEMORY_POLL_S: Final = 1.0
 LOG_TAIL_BYTES: Final = 4096
 LOG_TAIL_LINES: Final = 12
@@ -130,8 +131,9 @@ class Supervisor:
         """Wait until `child` serves; returns what it announced. Raises CliError with the end of its log."""
         deadline = time.monotonic() + timeout_s
         while not child.ready:
-            if child.failed or time.monotonic() > deadline:
-                why = child.failed or f"was not ready within {timeout_s:.0f} s"
+            hopeless = child.failed or (f"ended {START_TRIES} times" if child.restarts >= START_TRIES else "")
+            if hopeless or time.monotonic() > deadline:
+                why = hopeless or f"was not ready within {timeout_s:.0f} s"
                 tail = child.log_tail()
                 raise CliError(
                     f"{child.spec.name} {why}",

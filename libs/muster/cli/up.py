@@ -34,6 +34,8 @@ SYNC_TIMEOUT_S: Final = 60.0
 POLL_S: Final = 0.1
 CALL_TIMEOUT_S: Final = 120.0  # a replay outlives restarts of everything
 SERVICES: Final = 6
+OPENB: Final = "openb"
+OPENB_NODE_LIST: Final = "openb_node_list_gpu_node.csv"
 QUEUES: Final = ("default", "research", "research/vision", "research/nlp")  # what docs/examples submit to
 QUIET_KINDS: Final = frozenset({"started", "stopped"})  # of supervision events
 
@@ -44,8 +46,7 @@ class Options:
 
     replay: str
     oneshot: bool
-    nodes: int
-    node_list: str
+    nodes: str
     clusters: int
     sockets: int
     queue_managers: int
@@ -82,6 +83,12 @@ def up(options: Options) -> int:
     return code
 
 
+def nodes_for(trace: str) -> str:
+    """The nodes a trace was recorded on, when their list lies beside it; else generated ones of the same mix."""
+    listed = Path(trace).expanduser().parent / OPENB_NODE_LIST
+    return f"{OPENB}-csv:{listed}" if trace and listed.is_file() else OPENB
+
+
 class Up:
     """One life of a cell on this machine."""
 
@@ -96,8 +103,7 @@ class Up:
         """From start to stop. Raises CliError when something does not come up."""
         o = self._options
         size = stack.Size(
-            nodes=o.nodes,
-            node_list=o.node_list,
+            nodes=o.nodes or nodes_for(o.replay),
             clusters=o.clusters,
             sockets=o.sockets,
             queue_managers=o.queue_managers,
@@ -182,10 +188,11 @@ class Up:
             f"ready in {took_s:.0f} s   nats-server {version} on {plan.nats_url.removeprefix('nats://')}   "
             f"{SERVICES} services, {replicas}"
         )
+        nodes_text = self._options.nodes or nodes_for(self._options.replay)
+        nodes_text = "OpenB-shaped" if nodes_text == OPENB else nodes_text
         for cluster in cell.clusters:
             gpus = show.amount_of(GPU, cluster.capacity[GPU]) // 1000 if GPU in cluster.capacity else 0
-            shape = "from " + self._options.node_list if self._options.node_list else "OpenB-shaped"
-            self._say(f"cluster {cluster.name}: {cluster.nodes:,} nodes, {gpus:,} GPUs ({shape})")
+            self._say(f"cluster {cluster.name}: {cluster.nodes:,} nodes, {gpus:,} GPUs ({nodes_text})")
 
     async def _replay(self, client: Client, supervisor: Supervisor, plan: stack.Stack) -> int:
         trace = await asyncio.to_thread(replay.load, self._options.wish)
