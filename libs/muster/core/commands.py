@@ -26,20 +26,20 @@ class Item(Struct, array_like=True, frozen=True, tag_field="kind"):
 # --- commands -------------------------------------------------------------------------------------------------------
 
 
-class SubmitJob(Item, tag="SubmitJob"):
+class SubmitJob(Item, tag="SubmitJob", frozen=True):
     """One job of a SubmitJobs request. Idempotent by (namespace, request_id, digest), LOG-11."""
 
     spec: JobSpec
 
 
-class CancelJob(Item, tag="CancelJob"):
+class CancelJob(Item, tag="CancelJob", frozen=True):
     job: str
     actor: str = ""
     reason: str = ""
     request_id: str = ""
 
 
-class UpsertQueue(Item, tag="UpsertQueue"):
+class UpsertQueue(Item, tag="UpsertQueue", frozen=True):
     """Create (expected_revision 0) or change a queue. `path` names it; `spec.id`, `.parent`, `.revision` are ignored."""
 
     path: str
@@ -49,13 +49,13 @@ class UpsertQueue(Item, tag="UpsertQueue"):
     new_path: str = ""  # not empty: the queue moves there, with all below it (rule Q4)
 
 
-class DeleteQueue(Item, tag="DeleteQueue"):
+class DeleteQueue(Item, tag="DeleteQueue", frozen=True):
     path: str
     expected_revision: int = -1
     request_id: str = ""
 
 
-class CordonNode(Item, tag="CordonNode"):
+class CordonNode(Item, tag="CordonNode", frozen=True):
     """Reserved: refused with UNIMPLEMENTED until its rule is built. So are all below it."""
 
     cluster: str
@@ -64,7 +64,7 @@ class CordonNode(Item, tag="CordonNode"):
     request_id: str = ""
 
 
-class UpdateJob(Item, tag="UpdateJob"):
+class UpdateJob(Item, tag="UpdateJob", frozen=True):
     job: str
     mask: tuple[str, ...] = ()
     spec: JobSpec | None = None
@@ -72,41 +72,41 @@ class UpdateJob(Item, tag="UpdateJob"):
     request_id: str = ""
 
 
-class SuspendJob(Item, tag="SuspendJob"):
+class SuspendJob(Item, tag="SuspendJob", frozen=True):
     job: str
     request_id: str = ""
 
 
-class ResumeJob(Item, tag="ResumeJob"):
+class ResumeJob(Item, tag="ResumeJob", frozen=True):
     job: str
     request_id: str = ""
 
 
-class RequeueJob(Item, tag="RequeueJob"):
+class RequeueJob(Item, tag="RequeueJob", frozen=True):
     job: str
     request_id: str = ""
 
 
-class ReportCheckpoint(Item, tag="ReportCheckpoint"):
+class ReportCheckpoint(Item, tag="ReportCheckpoint", frozen=True):
     job: str
     epoch: int = 0
     at_ms: int = 0
     request_id: str = ""
 
 
-class UpsertPriorityClass(Item, tag="UpsertPriorityClass"):
+class UpsertPriorityClass(Item, tag="UpsertPriorityClass", frozen=True):
     name: str
     value: int = 0
     labels: Pairs = ()
     request_id: str = ""
 
 
-class UpsertReservation(Item, tag="UpsertReservation"):
+class UpsertReservation(Item, tag="UpsertReservation", frozen=True):
     name: str
     request_id: str = ""
 
 
-class DeleteReservation(Item, tag="DeleteReservation"):
+class DeleteReservation(Item, tag="DeleteReservation", frozen=True):
     name: str
     request_id: str = ""
 
@@ -114,7 +114,7 @@ class DeleteReservation(Item, tag="DeleteReservation"):
 # --- facts ----------------------------------------------------------------------------------------------------------
 
 
-class NodesReported(Item, tag="NodesReported"):
+class NodesReported(Item, tag="NodesReported", frozen=True):
     """Nodes of a cluster as its API server lists them. `complete`: this message ends the first full list, and any
     node of the cluster that no report named since `first` was set is gone (a relist)."""
 
@@ -125,7 +125,7 @@ class NodesReported(Item, tag="NodesReported"):
     complete: bool = False
 
 
-class NodeTopologyReported(Item, tag="NodeTopologyReported"):
+class NodeTopologyReported(Item, tag="NodeTopologyReported", frozen=True):
     """Zones and devices of one node as its kubelet's pod-resources API shows them."""
 
     cluster: str
@@ -148,12 +148,12 @@ class PodFact(Struct, array_like=True, frozen=True, gc=False):
     reason: str = ""
 
 
-class PodsObserved(Item, tag="PodsObserved"):
+class PodsObserved(Item, tag="PodsObserved", frozen=True):
     cluster: str
     pods: tuple[PodFact, ...]
 
 
-class PlacementRejected(Item, tag="PlacementRejected"):
+class PlacementRejected(Item, tag="PlacementRejected", frozen=True):
     """The cluster will not have this placement (API server said no for good, or the kubelet refused admission)."""
 
     cluster: str
@@ -169,14 +169,14 @@ class Entitlement(Struct, array_like=True, frozen=True):
     amounts: Amounts
 
 
-class EntitlementsComputed(Item, tag="EntitlementsComputed"):
+class EntitlementsComputed(Item, tag="EntitlementsComputed", frozen=True):
     """Only changed values; `ledger_seq` is the state they were computed from."""
 
     ledger_seq: int
     entitlements: tuple[Entitlement, ...]
 
 
-class PreemptionPlanned(Item, tag="PreemptionPlanned"):
+class PreemptionPlanned(Item, tag="PreemptionPlanned", frozen=True):
     """A plan for a job that is entitled but does not fit: who leaves and where the job goes then (P3)."""
 
     job: str

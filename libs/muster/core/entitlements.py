@@ -30,20 +30,19 @@ def entitlements(tree: QueueTree, demand: Mapping[str, Amounts], capacity: Amoun
     asked: dict[str, dict[str, int]] = {}
     order = list(tree.subtree())
     for queue in reversed(order):  # children before parents
-        asked[queue.id] = _asked(tree, queue, demand, asked)
+        asked[queue.id] = _asked(queue, demand, asked)
     given: dict[str, dict[str, int]] = {queue.id: {} for queue in order}
     for resource, total in capacity:
-        _share(tree, list(tree.roots.values()), resource, total, asked, given)
+        shared = _share(tree, "", resource, total, asked)
         for queue in order:
-            got = given[queue.id].get(resource, 0)
-            if queue.children and got:
-                _share(tree, list(queue.children.values()), resource, got, asked, given)
+            got = shared.get(queue.id, 0)
+            if got:
+                given[queue.id][resource] = got
+                shared |= _share(tree, queue.id, resource, got, asked)
     return {queue: tuple(sorted(amounts.items())) for queue, amounts in given.items()}
 
 
-def _asked(
-    tree: QueueTree, queue: Queue, demand: Mapping[str, Amounts], asked: Mapping[str, Mapping[str, int]]
-) -> dict[str, int]:
+def _asked(queue: Queue, demand: Mapping[str, Amounts], asked: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     """Demand of a subtree, capped by the limits in it."""
     sums = dict(demand.get(queue.id, ())) if not queue.children else {}
     for child in queue.children.values():
@@ -56,18 +55,15 @@ def _asked(
 
 
 def _share(
-    tree: QueueTree,
-    siblings: Sequence[str],
-    resource: str,
-    total: int,
-    asked: Mapping[str, Mapping[str, int]],
-    given: dict[str, dict[str, int]],
-) -> None:
-    ids = {tree.get(queue).spec.name: queue for queue in siblings}
-    claims = [Claim(name, tree.get(ids[name]).spec.weight, asked[ids[name]].get(resource, 0)) for name in sorted(ids)]
-    for name, amount in divide(total, claims).items():
-        if amount:
-            given[ids[name]][resource] = amount
+    tree: QueueTree, parent: str, resource: str, total: int, asked: Mapping[str, Mapping[str, int]]
+) -> dict[str, int]:
+    """What the children of a queue ("": the roots) get of `total`, by id."""
+    children = tree.children_of(parent)
+    claims = [
+        Claim(name, tree.get(children[name]).spec.weight, asked[children[name]].get(resource, 0))
+        for name in sorted(children)
+    ]
+    return {children[name]: amount for name, amount in divide(total, claims).items()}
 
 
 def divide(total: int, claims: Sequence[Claim]) -> dict[str, int]:

@@ -29,19 +29,19 @@ class Transition(Struct, array_like=True, frozen=True, tag_field="kind"):
 # --- the cell -------------------------------------------------------------------------------------------------------
 
 
-class LeaderElected(Transition, tag="LeaderElected"):
+class LeaderElected(Transition, tag="LeaderElected", frozen=True):
     """Starts a term (LOG-5)."""
 
     epoch: int
     leader: str
 
 
-class InboxItemQuarantined(Transition, tag="InboxItemQuarantined"):
+class InboxItemQuarantined(Transition, tag="InboxItemQuarantined", frozen=True):
     position: InboxPosition
     reason: str
 
 
-class CommandRefused(Transition, tag="CommandRefused"):
+class CommandRefused(Transition, tag="CommandRefused", frozen=True):
     """A command broke a rule (LOG-9). `subject` is the job id or queue path it was about."""
 
     position: InboxPosition
@@ -54,7 +54,7 @@ class CommandRefused(Transition, tag="CommandRefused"):
     rule: str = ""
 
 
-class CyclePaused(Transition, tag="CyclePaused"):
+class CyclePaused(Transition, tag="CyclePaused", frozen=True):
     """The scheduling cycle ran out of work units; it goes on after this order key. None: the cycle ended."""
 
     after: tuple[int, int, str] | None = None
@@ -63,34 +63,34 @@ class CyclePaused(Transition, tag="CyclePaused"):
 # --- nodes ----------------------------------------------------------------------------------------------------------
 
 
-class NodeUpserted(Transition, tag="NodeUpserted"):
+class NodeUpserted(Transition, tag="NodeUpserted", frozen=True):
     index: int
     spec: NodeSpec
 
 
-class NodeRemoved(Transition, tag="NodeRemoved"):
+class NodeRemoved(Transition, tag="NodeRemoved", frozen=True):
     index: int
 
 
-class NodeZonesUpdated(Transition, tag="NodeZonesUpdated"):
+class NodeZonesUpdated(Transition, tag="NodeZonesUpdated", frozen=True):
     index: int
     zones: tuple[Zone, ...]
 
 
-class ClusterListStarted(Transition, tag="ClusterListStarted"):
+class ClusterListStarted(Transition, tag="ClusterListStarted", frozen=True):
     """A full list of a cluster's nodes begins: nodes not named until it is complete are gone."""
 
     cluster: str
 
 
-class NodesSeen(Transition, tag="NodesSeen"):
+class NodesSeen(Transition, tag="NodesSeen", frozen=True):
     """During a full list: these nodes were named and are as they were."""
 
     cluster: str
     nodes: tuple[int, ...]  # indices
 
 
-class ClusterSynced(Transition, tag="ClusterSynced"):
+class ClusterSynced(Transition, tag="ClusterSynced", frozen=True):
     """A complete report of the cluster's nodes was applied (rule Q2)."""
 
     cluster: str
@@ -99,15 +99,15 @@ class ClusterSynced(Transition, tag="ClusterSynced"):
 # --- queues ---------------------------------------------------------------------------------------------------------
 
 
-class QueueUpserted(Transition, tag="QueueUpserted"):
+class QueueUpserted(Transition, tag="QueueUpserted", frozen=True):
     spec: QueueSpec
 
 
-class QueueRemoved(Transition, tag="QueueRemoved"):
+class QueueRemoved(Transition, tag="QueueRemoved", frozen=True):
     queue: str
 
 
-class EntitlementsSet(Transition, tag="EntitlementsSet"):
+class EntitlementsSet(Transition, tag="EntitlementsSet", frozen=True):
     entitlements: tuple[Entitlement, ...]
     ledger_seq: int
 
@@ -115,13 +115,13 @@ class EntitlementsSet(Transition, tag="EntitlementsSet"):
 # --- jobs -----------------------------------------------------------------------------------------------------------
 
 
-class JobQueued(Transition, tag="JobQueued"):
+class JobQueued(Transition, tag="JobQueued", frozen=True):
     spec: JobSpec
     queue: str  # id
     position: InboxPosition
 
 
-class JobPlaced(Transition, tag="JobPlaced"):
+class JobPlaced(Transition, tag="JobPlaced", frozen=True):
     """The gang has its nodes; quota is charged from here on (rule Q3)."""
 
     job: str
@@ -129,27 +129,27 @@ class JobPlaced(Transition, tag="JobPlaced"):
     groups: tuple[GroupPlacement, ...]
 
 
-class PodsChanged(Transition, tag="PodsChanged"):
+class PodsChanged(Transition, tag="PodsChanged", frozen=True):
     job: str
     epoch: int
     pods: tuple[PodChange, ...]
 
 
-class JobStarting(Transition, tag="JobStarting"):
+class JobStarting(Transition, tag="JobStarting", frozen=True):
     """The first pod exists in the cluster."""
 
     job: str
     epoch: int
 
 
-class JobRunning(Transition, tag="JobRunning"):
+class JobRunning(Transition, tag="JobRunning", frozen=True):
     """Every group has its minimum running (or already succeeded)."""
 
     job: str
     epoch: int
 
 
-class JobStopping(Transition, tag="JobStopping"):
+class JobStopping(Transition, tag="JobStopping", frozen=True):
     """Deletion of the pods is asked for; quota stays charged until they are gone (rule L5). `next` is the state the
     job goes to then: Queued, Failed, Cancelled or Succeeded."""
 
@@ -163,7 +163,7 @@ class JobStopping(Transition, tag="JobStopping"):
     exit_code: int = 0  # of the pod that failed, when next is Failed
 
 
-class JobPreempted(Transition, tag="JobPreempted"):
+class JobPreempted(Transition, tag="JobPreempted", frozen=True):
     """As JobStopping with next Queued, and who took its place (rules P3, P5)."""
 
     job: str
@@ -172,7 +172,7 @@ class JobPreempted(Transition, tag="JobPreempted"):
     not_before_ms: int
 
 
-class JobRequeued(Transition, tag="JobRequeued"):
+class JobRequeued(Transition, tag="JobRequeued", frozen=True):
     """All pods are gone; it waits again with its original submit time."""
 
     job: str
@@ -180,31 +180,31 @@ class JobRequeued(Transition, tag="JobRequeued"):
     not_before_ms: int = 0
 
 
-class JobSucceeded(Transition, tag="JobSucceeded"):
+class JobSucceeded(Transition, tag="JobSucceeded", frozen=True):
     job: str
     epoch: int
 
 
-class JobFailed(Transition, tag="JobFailed"):
+class JobFailed(Transition, tag="JobFailed", frozen=True):
     job: str
     reason: str
     message: str = ""
     exit_code: int = 0
 
 
-class JobCancelled(Transition, tag="JobCancelled"):
+class JobCancelled(Transition, tag="JobCancelled", frozen=True):
     job: str
     reason: str
     message: str = ""
 
 
-class JobForgotten(Transition, tag="JobForgotten"):
+class JobForgotten(Transition, tag="JobForgotten", frozen=True):
     """A finished job leaves the state (LOG-16)."""
 
     job: str
 
 
-class RequestIdsDropped(Transition, tag="RequestIdsDropped"):
+class RequestIdsDropped(Transition, tag="RequestIdsDropped", frozen=True):
     """The oldest `count` remembered request ids are forgotten (LOG-11)."""
 
     count: int
@@ -213,14 +213,14 @@ class RequestIdsDropped(Transition, tag="RequestIdsDropped"):
 # --- preemption -----------------------------------------------------------------------------------------------------
 
 
-class PreemptionRequested(Transition, tag="PreemptionRequested"):
+class PreemptionRequested(Transition, tag="PreemptionRequested", frozen=True):
     """This job may preempt and does not fit: preemptors, look for victims. `request` counts per cell."""
 
     job: str
     request: int
 
 
-class HoldMade(Transition, tag="HoldMade"):
+class HoldMade(Transition, tag="HoldMade", frozen=True):
     """What the victims free is kept for this job until it is placed or the hold expires (rule P5)."""
 
     job: str
@@ -229,12 +229,12 @@ class HoldMade(Transition, tag="HoldMade"):
     expires_ms: int
 
 
-class HoldReleased(Transition, tag="HoldReleased"):
+class HoldReleased(Transition, tag="HoldReleased", frozen=True):
     job: str
     reason: str
 
 
-class PreemptionAnswered(Transition, tag="PreemptionAnswered"):
+class PreemptionAnswered(Transition, tag="PreemptionAnswered", frozen=True):
     """A request was answered without effect (no plan, or the plan no longer holds, P6)."""
 
     job: str
