@@ -143,7 +143,7 @@ async def test_a_refused_and_a_lost_create(
     await http.put("/sim/faults", json={"rules": [rule]})
     with pytest.raises(ApiException) as caught:
         await core.create_namespaced_pod("default", pod("a"))
-    assert (caught.value.status, (caught.value.headers or {})["Retry-After"]) == (429, "7")
+    assert (caught.value.status, dict(caught.value.headers or ())["Retry-After"]) == (429, "7")
     await http.put("/sim/faults", json={"rules": [{"verb": "create", "share_drop": 1.0}]})
     with pytest.raises(aiohttp.ClientError):
         await http.post(PODS, json=api.sanitize_for_serialization(pod("b")))

@@ -60,7 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--bookmark-ms", type=int, default=defaults.bookmark_ms)
     add("--history-events", type=int, default=defaults.history_events)
     add("--namespaces", default="", help="namespaces to make besides the usual ones, comma separated")
-    add("--audit", type=Path, help="append the audit log here, as JSON lines ({cluster} is replaced by the name)")
+    add("--audit", type=Path, help="write the audit log here, as JSON lines ({cluster} is replaced by the name)")
     add("--pod-resources-dir", type=Path, help="open pod-resources sockets at DIR/<node>/kubelet.sock")
     add("--pod-resources-nodes", type=int, default=16, help="how many nodes of each cluster get a socket")
     add("--topology-policy", choices=TOPOLOGY_POLICIES, default="none", help="of the nodes with a socket")

@@ -41,7 +41,7 @@ class Record(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class AuditLog:
-    """Append-only; `since` pages through it."""
+    """Append-only; `since` pages through it. A new cluster is empty, so its file, if any, starts empty too."""
 
     def __init__(self, cluster: str, path: Path | None = None) -> None:
         self.records: list[Record] = []
@@ -51,7 +51,7 @@ class AuditLog:
         self._file: IO[bytes] | None = None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("ab", buffering=1 << 18)
+            self._file = path.open("wb", buffering=1 << 18)
 
     def add(
         self,
