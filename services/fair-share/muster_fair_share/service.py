@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from muster.core.entitlements import entitlements
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from muster.core import transitions as tr
 from muster.core.commands import Entitlement, EntitlementsComputed
+from muster.core.entitlements import entitlements
 from muster.core.model import Amounts, InboxPosition
 from muster.core.state import FIRST_POSITION, CellState
 from muster.runtime.follower import Follower

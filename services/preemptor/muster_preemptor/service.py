@@ -13,12 +13,12 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from muster.core.preemption import plan_preemption
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from muster.core import transitions as tr
 from muster.core.commands import PreemptionPlanned
 from muster.core.model import InboxPosition, JobState
+from muster.core.preemption import plan_preemption
 from muster.core.state import CellState
 from muster.runtime.follower import Follower
 from muster.runtime.inbox import InboxWriter
