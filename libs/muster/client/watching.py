@@ -48,8 +48,21 @@ async def watch_job(client: Client, job: str, from_sequence: int) -> AsyncIterat
                     return
             continue
         yield event
-        if event.last or (event.type == "command.refused" and event.proto.command == "SubmitJob"):
+        if event.last or (_refused(event) and not await _exists(client, job_id)):
             return
+
+
+def _refused(event: Event) -> bool:
+    """Either the job was not taken, or another body came under the request id of one that was."""
+    return event.type == "command.refused" and event.proto.command == "SubmitJob"
+
+
+async def _exists(client: Client, job_id: str) -> bool:
+    try:
+        await client.get(job_id)
+    except errors.NotFound:
+        return False
+    return True
 
 
 async def _answers(

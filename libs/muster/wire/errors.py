@@ -6,6 +6,7 @@ again. The same status answers a whole call or one item of a batch.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -13,18 +14,26 @@ from google.protobuf import any_pb2, duration_pb2
 from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
-from muster.core.errors import Code, Rejected
+from muster.core.errors import Rejected
 
 DOMAIN: Final = "muster.io"
-CODES: Final = {str(code): code_pb2.Code.Value(code) for code in Code}
+WHOLE_SENTENCE: Final = re.compile(
+    r"(?:the |this )?(?:queue|job|request id|no cluster|tasks)\b"
+)  # says what it is about
 
 Violations = Sequence[tuple[str, str]]  # (field path, description)
 
 
 def refused(error: Rejected, prefix: str = "") -> status_pb2.Status:
     """The status of a refusal; `prefix` is the path of the job in the request."""
-    field = f"{prefix}.{error.field}" if prefix and error.field else prefix or error.field
-    return refusal(error.code, str(error), [(field, error.message)] if field else (), error.rule)
+    return broken_rule(error.code, error.field, error.message, error.rule, prefix)
+
+
+def broken_rule(code: str, field: str, message: str, rule: str, prefix: str = "") -> status_pb2.Status:
+    """As `refused`, from the parts that a `CommandRefused` carries."""
+    path = f"{prefix}.{field}" if prefix and field else prefix or field
+    sentence = message if not field or WHOLE_SENTENCE.match(message) else f"{field}: {message}"
+    return refusal(code, sentence, [(path, message)] if path else (), rule)
 
 
 def refusal(code: str, message: str, violations: Violations = (), rule: str = "") -> status_pb2.Status:

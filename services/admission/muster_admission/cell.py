@@ -163,9 +163,7 @@ def _tried(draft: Draft, position: InboxPosition, item: AnyItem) -> Rejected | N
 
 def refused(refusal: tr.CommandRefused, prefix: str = "") -> status_pb2.Status:
     """The status of a refusal by the core."""
-    field = f"{prefix}.{refusal.field}" if prefix and refusal.field else prefix or refusal.field
-    violations = [(field, refusal.message)] if field else []
-    return errors.refusal(refusal.code, refusal.message, violations, refusal.rule)
+    return errors.broken_rule(refusal.code, refusal.field, refusal.message, refusal.rule, prefix)
 
 
 def is_id_prefix(reference: str) -> bool:

@@ -329,6 +329,7 @@ class Explanation(_message.Message):
     BLOCKERS_FIELD_NUMBER: _builtins.int
     UNBLOCKED_BY_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
+    RULE_FIELD_NUMBER: _builtins.int
     summary: _builtins.str
     """One sentence."""
     position: _builtins.int
@@ -336,6 +337,8 @@ class Explanation(_message.Message):
     pending: _builtins.int
     expected_start_unknown: _builtins.str
     """Why the start is unknown, if it is."""
+    rule: _builtins.str
+    """The rule behind it all, such as "F6"."""
     @_builtins.property
     def expected_start(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -349,7 +352,9 @@ class Explanation(_message.Message):
         """What would let it start at once, one way a line."""
 
     @_builtins.property
-    def ahead(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def ahead(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the next few jobs ahead of it."""
+
     def __init__(
         self,
         *,
@@ -363,10 +368,11 @@ class Explanation(_message.Message):
         blockers: _abc.Iterable[Global___Blocker] | None = ...,
         unblocked_by: _abc.Iterable[_builtins.str] | None = ...,
         ahead: _abc.Iterable[_builtins.str] | None = ...,
+        rule: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expected_start", b"expected_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "blockers", b"blockers", "expected_start", b"expected_start", "expected_start_unknown", b"expected_start_unknown", "needs", b"needs", "pending", b"pending", "position", b"position", "shares", b"shares", "summary", b"summary", "unblocked_by", b"unblocked_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "blockers", b"blockers", "expected_start", b"expected_start", "expected_start_unknown", b"expected_start_unknown", "needs", b"needs", "pending", b"pending", "position", b"position", "rule", b"rule", "shares", b"shares", "summary", b"summary", "unblocked_by", b"unblocked_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -509,11 +515,32 @@ class QueueShare(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class OverEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     QUEUE_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
     ENTITLED_FIELD_NUMBER: _builtins.int
     WITH_JOB_FIELD_NUMBER: _builtins.int
+    OVER_FIELD_NUMBER: _builtins.int
     queue: _builtins.str
     @_builtins.property
     def usage(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
@@ -525,6 +552,10 @@ class QueueShare(_message.Message):
     def with_job(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Usage with this job."""
 
+    @_builtins.property
+    def over(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """By how much that exceeds the limit."""
+
     def __init__(
         self,
         *,
@@ -533,10 +564,11 @@ class QueueShare(_message.Message):
         limit: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         entitled: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         with_job: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        over: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entitled", b"entitled", "limit", b"limit", "queue", b"queue", "usage", b"usage", "with_job", b"with_job"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entitled", b"entitled", "limit", b"limit", "over", b"over", "queue", b"queue", "usage", b"usage", "with_job", b"with_job"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -565,9 +597,10 @@ class Blocker(_message.Message):
     """The queue, group or node set it is about."""
     resource: _builtins.str
     needed: _builtins.str
-    """Quantities."""
+    """Quantities of the resource; for kinds capacity and device, numbers of pods."""
     available: _builtins.str
     missing: _builtins.str
+    """A quantity of the resource: in a queue, or for one more pod on the node that lacks least. For kind backoff, a time."""
     nodes: _builtins.int
     """On how many nodes this is what is in the way."""
     message: _builtins.str
