@@ -40,7 +40,7 @@ class CancelJob(Item, tag="CancelJob", frozen=True):
 
 
 class UpsertQueue(Item, tag="UpsertQueue", frozen=True):
-    """Create (expected_revision 0) or change a queue. `path` names it; `spec.id`, `.parent`, `.revision` are ignored."""
+    """Create (expected_revision 0) or change a queue. `path` names it; the spec's id, parent, revision are ignored."""
 
     path: str
     spec: QueueSpec

@@ -122,10 +122,10 @@ def _check_queues(state: CellState) -> None:
             if job.spec.preemptible:
                 placed[job.queue][job.spec.priority] += 1
         for pod in _live_pods(job):
-            for queue in _path(state, job.queue):
-                usage[queue][PODS] += 1
+            for above in _path(state, job.queue):
+                usage[above][PODS] += 1
                 for resource, amount in job.spec.tasks[pod.group].requests:
-                    usage[queue][resource] += amount
+                    usage[above][resource] += amount
     for queue_id, queue in tree.by_id.items():
         if queue.usage != {resource: amount for resource, amount in usage[queue_id].items() if amount}:
             _fail(f"I3: queue {queue.path} has usage {queue.usage}, not {dict(usage[queue_id])}")

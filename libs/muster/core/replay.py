@@ -80,7 +80,7 @@ def redecide(state: CellState, recorded: tr.Transaction, items: Items) -> tr.Tra
 
 
 def _next_of(items: Items, taken: int, inbox_to: InboxPosition) -> Items:
-    """The rest of a message that was consumed in part: the decision ended there by its limits, so it has to see more."""
+    """The rest of a message that was consumed in part: its limits ended it there, so it has to see more."""
     if inbox_to.item == 0:
         return ()
     return [(position, item) for position, item in items[taken:] if position.seq == inbox_to.seq]
