@@ -68,9 +68,7 @@ class Blocker(Struct, frozen=True):
     """One thing in the way. Amounts are in canonical units of `resource`."""
 
     rule: str
-    kind: (
-        str  # queue-state, queue-limit, capacity, device, selector, taint, cordoned, not-ready, suspect, hold, backoff
-    )
+    kind: str  # queue-state, queue-limit, capacity, device, selector, taint, not-ready, hold, backoff, ...
     subject: str
     resource: str = ""
     needed: int = 0
