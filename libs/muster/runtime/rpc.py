@@ -16,7 +16,6 @@ import grpc
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
-from opentelemetry.instrumentation.grpc import aio_client_interceptors, aio_server_interceptor, filters
 
 from muster.runtime.exit_codes import ExitCode, ProcessMustEnd
 from muster.runtime.metrics import ProcessMetrics
@@ -42,6 +41,8 @@ class RpcServer:
     def __init__(self, address: str, metrics: ProcessMetrics, tracing: Tracing) -> None:
         interceptors: list[Any] = [CallMetrics(metrics)]
         if tracing.enabled:
+            from opentelemetry.instrumentation.grpc import aio_server_interceptor, filters
+
             no_health = filters.negate(filters.health_check())
             interceptors.append(
                 aio_server_interceptor(  # type: ignore[no-untyped-call]
@@ -83,15 +84,13 @@ class RpcServer:
 
 def channel(address: str, tracing: Tracing) -> grpc.aio.Channel:
     """A channel to another process, with the limits of the server and, if traces are collected, its spans."""
-    interceptors = (
-        list(
-            aio_client_interceptors(  # type: ignore[no-untyped-call]
-                tracer_provider=tracing.provider
-            )
+    interceptors: list[Any] = []
+    if tracing.enabled:
+        from opentelemetry.instrumentation.grpc import aio_client_interceptors
+
+        interceptors += aio_client_interceptors(  # type: ignore[no-untyped-call]
+            tracer_provider=tracing.provider
         )
-        if tracing.enabled
-        else []
-    )
     return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS, interceptors=interceptors)
 
 

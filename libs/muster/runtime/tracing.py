@@ -19,18 +19,16 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import SpanLimits, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from muster.core import transitions as tr
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
 
 LINKS_MAX: Final = 1024  # a commit span links at most so many jobs; the rest still have their own spans
 EXPORT_TIMEOUT_S: Final = 5
@@ -58,6 +56,13 @@ class Tracing:
         """Export to an OTLP gRPC `endpoint`; "" means no traces at all."""
         if not endpoint:
             return cls.off()
+        # Late: processes that export nothing start without the SDK and the exporter, which cost a third of a second.
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+
         resource = Resource.create(
             {
                 "service.name": service,
