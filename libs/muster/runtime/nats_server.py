@@ -59,6 +59,11 @@ class NatsServer:
         return f"nats://127.0.0.1:{self._port}"
 
     @property
+    def port(self) -> int:
+        """0 before the first start, if none was asked for."""
+        return self._port
+
+    @property
     def monitoring_url(self) -> str:
         """Empty when monitoring was not asked for."""
         return f"http://127.0.0.1:{self._monitoring_port}" if self._monitoring_port else ""
