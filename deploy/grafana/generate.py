@@ -149,6 +149,32 @@ OVERVIEW: Final[dict[str, list[Panel]]] = {
             "A few seconds; more means a lost watch.",
         ),
     ],
+    "Hardware": [
+        (
+            "Reports a second",
+            "short",
+            [
+                ("sum (rate(muster_topology_nodes_reported_total[$__rate_interval]))", "nodes"),
+                ("sum (rate(muster_topology_zones_reported_total[$__rate_interval]))", "zones"),
+            ],
+            "Only differences are reported.",
+        ),
+        (
+            "Age of the watched nodes",
+            "s",
+            [("max by (instance) (muster_topology_watch_stale_seconds)", "{{instance}}")],
+            "A few seconds; more means a lost watch.",
+        ),
+        (
+            "Poll and watch errors a second",
+            "short",
+            [
+                ("sum (rate(muster_topology_poll_errors_total[$__rate_interval]))", "polls"),
+                ("sum (rate(muster_topology_watch_errors_total[$__rate_interval]))", "watches"),
+            ],
+            "Near zero.",
+        ),
+    ],
     "Shares and preemption": [
         (
             "Entitlements published a second",

@@ -54,11 +54,10 @@ def test_make_alone_prints_every_target_s_help():
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_service_s_readme_lists_its_settings_and_metrics(service):
+def test_a_service_s_readme_names_settings_and_metrics_that_exist(service):
     text = (ROOT / "services" / service / "README.md").read_text()
-    own = variables_of(settings_of(service)) - variables_of(CommonSettings)
     named = set(VARIABLE.findall(text))
-    assert own - named == set(), "settings the README does not name"
+    assert "--help" in text, "the README says where all settings are listed"
     assert named - variables_of(settings_of(service)) - OTHER_VARIABLES == set(), "variables that are no setting"
     assert set(METRIC.findall(text)) - set(metrics()) - set(metrics().values()) == set(), "metrics the code lacks"
     for word in ("own", "read", "write", "fail"):
