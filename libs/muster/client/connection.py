@@ -304,7 +304,7 @@ class Client:
         if result.HasField("error"):
             return errors.from_status(result.error)
         position = self._saw(result.inbox_position) if result.HasField("inbox_position") else None
-        if position:
+        if position and not result.known:
             self._submitted_at[result.job_id] = ledger_sequence + 1
             if len(self._submitted_at) > REMEMBERED_JOBS_MAX:
                 self._submitted_at.popitem(last=False)

@@ -120,11 +120,15 @@ class SubmissionServicer:
                 batch.refuse(index, errors.refused(error, f"jobs[{index}]"))
 
     async def _write(self, batch: _Batch) -> None:
+        state = self._cell.state
         fresh: list[int] = []
         for index, spec in batch.taken.items():
-            known = self._cell.state.jobs.get(spec.id)
-            if known is not None and known.spec.digest == spec.digest:
-                batch.positions[index] = known.submit_position
+            job, forgotten = state.jobs.get(spec.id), state.forgotten.get(spec.id)
+            if job is not None and job.spec.digest == spec.digest:
+                batch.positions[index] = job.submit_position
+                batch.known.add(index)
+            elif forgotten is not None and forgotten.digest == spec.digest:
+                batch.known.add(index)
             else:
                 fresh.append(index)
         positions = await self._cell.write([SubmitJob(batch.taken[index]) for index in fresh])
@@ -197,6 +201,7 @@ class _Batch:
     def __init__(self, size: int) -> None:
         self.taken: dict[int, JobSpec] = {}
         self.positions: dict[int, InboxPosition] = {}
+        self.known: set[int] = set()  # submitted before
         self._size = size
         self._ids: dict[int, str] = {}
         self._refused: dict[int, status_pb2.Status] = {}
@@ -219,6 +224,7 @@ class _Batch:
                     job_id=self._ids.get(index, ""),
                     inbox_position=to_position(position) if position else None,
                     error=self._refused.get(index),
+                    known=index in self.known,
                 )
             )
         return results

@@ -116,11 +116,14 @@ class SubmitResult(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     INBOX_POSITION_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    KNOWN_FIELD_NUMBER: _builtins.int
     index: _builtins.int
     job_id: _builtins.str
+    known: _builtins.bool
+    """The same job was submitted before under this request id; nothing was written."""
     @_builtins.property
     def inbox_position(self) -> _job_pb2.InboxPosition:
-        """Absent on an error and on a dry run."""
+        """Absent on an error, on a dry run, and when the job is known but has left the state."""
 
     @_builtins.property
     def error(self) -> _status_pb2.Status:
@@ -133,10 +136,11 @@ class SubmitResult(_message.Message):
         job_id: _builtins.str = ...,
         inbox_position: _job_pb2.InboxPosition | None = ...,
         error: _status_pb2.Status | None = ...,
+        known: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "inbox_position", b"inbox_position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "inbox_position", b"inbox_position", "index", b"index", "job_id", b"job_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "inbox_position", b"inbox_position", "index", b"index", "job_id", b"job_id", "known", b"known"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,68 @@
+"""A real nats-server, a queue-manager and an admission as processes, for the tests of the API."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from muster.runtime.nats_server import NatsServer
+
+START_TIMEOUT_S = 60.0
+
+
+class Processes:
+    """Starts services against one server and ends them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.nats = NatsServer(folder / "nats")
+        self.nats.start()
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, module: str, name: str, **environment: str) -> None:
+        """Start a service; `ready` waits for it."""
+        ready, log = self._files(name)
+        ready.unlink(missing_ok=True)
+        own = {
+            "MUSTER_NATS_URL": self.nats.url,
+            "MUSTER_REPLICA": name,
+            "MUSTER_READY_FILE": str(ready),
+            "MUSTER_LOG_FORMAT": "console",
+        }
+        with log.open("ab") as out:
+            self._running[name] = subprocess.Popen(
+                [sys.executable, "-m", module], env=os.environ | own | environment, stdout=out, stderr=out
+            )
+
+    def ready(self, name: str) -> str:
+        """The gRPC address, once the service announced it."""
+        ready, log = self._files(name)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not ready.exists():
+            if self._running[name].poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{name} did not start:\n{log.read_text()[-4000:]}")
+            time.sleep(0.05)
+        address: str = json.loads(ready.read_text())["grpc"]
+        return address
+
+    def stop(self, name: str) -> int:
+        process = self._running.pop(name)
+        process.terminate()
+        return process.wait(20)
+
+    def kill(self, name: str) -> None:
+        process = self._running.pop(name)
+        process.kill()
+        process.wait(20)
+
+    def close(self) -> None:
+        for name in list(self._running):
+            self.kill(name)
+        self.nats.stop()
+
+    def _files(self, name: str) -> tuple[Path, Path]:
+        return self.folder / f"{name}.ready", self.folder / f"{name}.log"
