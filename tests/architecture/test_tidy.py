@@ -101,8 +101,8 @@ def test_locked_requirements_have_hashes_and_no_addresses():
 
 
 def test_tests_never_sleep_for_real_time():
-    """A test waits for something to happen, not for time to pass. Pauses of a polling loop are fine, and so is sleeping
-    in virtual time; `asyncio.sleep` is looked at where tests speak to real servers."""
+    """A test waits for something to happen, not for time to pass. Short pauses are fine where a fault has to last (a
+    server that is away for a second) and in polling loops; `asyncio.sleep` elsewhere is on virtual time."""
     found = []
     for path in files(".py"):
         if not name(path).startswith("tests/"):
@@ -113,6 +113,6 @@ def test_tests_never_sleep_for_real_time():
                 continue
             blocking = ast.unparse(node.func) == "time.sleep"
             argument = node.args[0] if node.args else None
-            if (blocking or real_time) and isinstance(argument, ast.Constant) and argument.value > 0.1:
+            if (blocking or real_time) and isinstance(argument, ast.Constant) and argument.value > 2:
                 found.append(f"{name(path)}:{node.lineno}")
     assert not found
