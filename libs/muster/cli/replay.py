@@ -67,7 +67,9 @@ def replay(
 def load(wish: Wish) -> traces.Trace:
     """The trace that is wished for. Raises CliError."""
     if wish.trace == "sample":
-        return sample.generate(jobs=wish.limit or sample.JOBS)
+        generated = sample.generate()
+        generated.jobs = generated.jobs[: wish.limit or None]
+        return generated
     try:
         return traces.read(Path(wish.trace).expanduser(), limit=wish.limit)
     except traces.TraceError as error:
