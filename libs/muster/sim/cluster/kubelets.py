@@ -44,7 +44,6 @@ class LocalPod:
 
     __slots__ = (
         "exit_code",
-        "generation",
         "grant",
         "ip",
         "key",
@@ -64,7 +63,6 @@ class LocalPod:
         self.grant: Grant | None = grant  # None once released
         self.plan = plan
         self.state = PodState.ADMITTED
-        self.generation = 0  # a timer of an older generation does nothing
         self.restarts = 0
         self.started_ms = 0
         self.run_ends_ms: int | None = None
@@ -194,9 +192,9 @@ class Kubelets:
         if plan.start_ms:
             status = podstatus.waiting(version.obj, now, "ContainerCreating")
             local.obj = self._api.put_status(PODS, version, status).obj
-            self._timers.after(plan.start_ms, self._start, agent, local, local.generation)
+            self._timers.after(plan.start_ms, self._start, agent, local)
         else:
-            self._start(agent, local, local.generation)
+            self._start(agent, local)
         if plan.deadline_ms is not None:
             self._timers.after(plan.deadline_ms, self._deadline, agent, local)
 
@@ -205,8 +203,8 @@ class Kubelets:
         stored = self._api.put_status(PODS, version, status)
         self._record(agent, REJECT, stored.obj, "Failed")
 
-    def _start(self, agent: Agent, local: LocalPod, generation: int) -> None:
-        if generation != local.generation or local.state not in (PodState.ADMITTED, PodState.BACKOFF):
+    def _start(self, agent: Agent, local: LocalPod) -> None:
+        if local.state not in (PodState.ADMITTED, PodState.BACKOFF):
             return
         now_ms = self._timers.now_ms()
         if local.restarts == 0:
@@ -217,14 +215,13 @@ class Kubelets:
         local.started_ms = now_ms
         if local.plan.run_ms is not None:
             local.run_ends_ms = now_ms + local.plan.run_ms
-            self._timers.at(local.run_ends_ms, self._exit, agent, local, local.generation, local.plan.exit_code)
+            self._timers.at(local.run_ends_ms, self._exit, agent, local, local.plan.exit_code)
         self._report(agent, local)
 
-    def _exit(self, agent: Agent, local: LocalPod, generation: int, exit_code: int) -> None:
+    def _exit(self, agent: Agent, local: LocalPod, exit_code: int) -> None:
         """The containers ended, by themselves or because they were stopped."""
-        if generation != local.generation or local.state is not PodState.RUNNING:
-            return
-        local.generation += 1
+        if local.state is not PodState.RUNNING:
+            return  # it has ended otherwise meanwhile
         local.exit_code = exit_code
         policy = local.obj["spec"]["restartPolicy"]
         if not local.stopping and (policy == "Always" or (policy == "OnFailure" and exit_code)):
@@ -232,7 +229,7 @@ class Kubelets:
             backoff_ms = min(self._settings.restart_backoff_ms << min(local.restarts, 10), _MAX_BACKOFF_MS)
             local.restarts += 1
             scaled_ms = int(backoff_ms / self._settings.time_scale)
-            self._timers.after(scaled_ms, self._start, agent, local, local.generation)
+            self._timers.after(scaled_ms, self._start, agent, local)
             self._report(agent, local)
             return
         self._end(agent, local, "Failed" if exit_code else "Succeeded")
@@ -241,7 +238,6 @@ class Kubelets:
         """Nothing of the pod runs any more: give back what it held, report, and remove it if that was asked for."""
         was_running = local.started_ms > 0
         local.state = PodState.DONE
-        local.generation += 1
         local.outcome = (phase, reason)
         if was_running:
             self._record(agent, STOP, local.obj, phase)
@@ -275,7 +271,7 @@ class Kubelets:
         stop_ms = local.plan.stop_ms
         exit_code = EXIT_SIGTERM if stop_ms <= grace_ms else EXIT_SIGKILL
         stops_at_ms = self._timers.now_ms() + min(stop_ms, grace_ms)
-        self._timers.at(stops_at_ms, self._exit, agent, local, local.generation, exit_code)
+        self._timers.at(stops_at_ms, self._exit, agent, local, exit_code)
 
     def _forget(self, node: str, uid: str) -> None:
         """The object is gone: whatever still runs of it is killed, once the kubelet hears of it."""

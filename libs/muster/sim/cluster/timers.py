@@ -34,7 +34,7 @@ class Timers:
         self._sequence = 0
 
     def at(self, when_ms: int, call: Callable[..., None], *args: Any) -> None:
-        """Call `call(*args)` at `when_ms`. There is no cancel: callers compare a generation when called."""
+        """Call `call(*args)` at `when_ms`. There is no cancel: a call checks whether it still applies."""
         self._sequence += 1
         heapq.heappush(self._heap, (when_ms, self._sequence, call, args))
         if self.on_earlier is not None and self._heap[0][1] == self._sequence:

@@ -115,6 +115,13 @@ def test_epochs_must_not_coexist_even_as_objects(created: int, expected: list[st
     assert story.rules() == expected
 
 
+def test_an_epoch_lasts_until_its_containers_have_stopped() -> None:
+    story = Story()
+    story.pod("j-0-1", created=0, ran=(10, 100), removed=50, phase="Failed")  # force-deleted, ran on
+    story.pod("j-1-2", created=60, ran=(70, 150), removed=200)
+    assert story.rules() == ["epochs-overlap"]
+
+
 def test_an_old_epoch_created_late_is_found_too() -> None:
     story = Story()
     story.pod("j-0-2", created=0, ran=(10, 100), removed=110)

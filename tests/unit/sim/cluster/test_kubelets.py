@@ -98,6 +98,15 @@ def test_deleting_a_running_pod_stops_it_then_removes_it(world: Any, pod: Any, e
     assert audit_verbs(world, "a") == ["create", "run", "delete", "stop", "remove"]
 
 
+def test_a_stopped_pod_does_not_end_a_second_time_when_its_run_would_have(world: Any, pod: Any) -> None:
+    world.ok("POST", PODS, pod("a", "node-0000", annotations={**RUN_2S, "sim.muster.io/stop-seconds": "1"}))
+    world.advance(100)
+    world.ok("DELETE", f"{PODS}/a")
+    world.advance(5_000)
+    assert audit_verbs(world, "a").count("stop") == 1
+    assert not any(world.cluster.kubelets.agents["node-0000"].allocation.used.values())
+
+
 def test_a_pod_that_ignores_the_signal_is_killed_at_the_end_of_its_grace(world: Any, pod: Any) -> None:
     world.ok("POST", PODS, pod("a", "node-0000", annotations={"sim.muster.io/stop-seconds": "60"}))
     world.advance(100)
