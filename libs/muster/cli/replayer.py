@@ -15,9 +15,9 @@ import bisect
 import contextlib
 import json
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from muster.api.v1 import job_pb2
@@ -37,6 +37,7 @@ BATCH_MAX: Final = 250
 BATCHES_IN_FLIGHT: Final = 4
 STALL_S: Final = 90.0  # nothing moved for so long: what has not ended is reported as it is
 SILENCE_S: Final = 5.0  # without an event: compare with a list
+RATE_WINDOW_S: Final = 10.0
 CHARGED: Final = frozenset({"Placed", "Starting", "Running", "Stopping"})
 ENDED: Final = frozenset({"Succeeded", "Failed", "Cancelled"})
 
@@ -56,10 +57,15 @@ class Tracked:
     refused: str = ""
     place: tuple[int, int] = (0, -1)  # (ledger sequence, index) of the last event seen
 
+    @property
+    def wait_s(self) -> float:
+        """From the submission to the placement; 0 while it is not placed. The time in the inbox counts."""
+        return max(1e-6, self.placed_s - self.sent_s) if self.placed_s and self.sent_s else 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """How far the replay is. GPUs in thousandths; waits (queued to placed) in seconds."""
+    """How far the replay is. GPUs in thousandths; waits (submitted to placed) in seconds."""
 
     total: int
     submitted: int
@@ -154,8 +160,8 @@ class Tracker:
 
     def _placed(self, tracked: Tracked, at_s: float) -> None:
         tracked.placed_s = at_s
-        if tracked.queued_s:
-            bisect.insort(self._waits, max(0.0, at_s - tracked.queued_s))
+        if wait_s := tracked.wait_s:
+            bisect.insort(self._waits, wait_s)
 
     def _move(self, tracked: Tracked, state: str) -> None:
         if tracked.state == state:
@@ -176,7 +182,7 @@ class Outcome:
     jobs: list[Tracked]
     wall_s: float
     submit_s: float
-    waits_s: list[float] = field(default_factory=list)  # sorted; queued to placed
+    waits_s: list[float] = field(default_factory=list)  # sorted; submitted to placed
 
     def count(self, state: str) -> int:
         return sum(t.state == state for t in self.jobs)
@@ -221,6 +227,7 @@ class Replayer:
         self.tracker = Tracker(jobs)
         self._started_at = time.monotonic()
         self._submit_s = 0.0
+        self._ended: deque[tuple[float, int]] = deque()  # (elapsed, jobs ended), of the last RATE_WINDOW_S
 
     async def run(self, on_tick: Callable[[Snapshot], None]) -> Outcome:
         """Create queues, submit, follow; `on_tick` is called about twenty times a second."""
@@ -242,14 +249,19 @@ class Replayer:
             await asyncio.gather(submitting, watching, return_exceptions=True)
         on_tick(self.snapshot())
         jobs = list(self.tracker.jobs.values())
-        waits = sorted(max(0.0, t.placed_s - t.queued_s) for t in jobs if t.placed_s and t.queued_s)
+        waits = sorted(t.wait_s for t in jobs if t.wait_s)
         return Outcome(self._run_id, self._root, jobs, self._elapsed_s(), self._submit_s, waits)
 
     def snapshot(self) -> Snapshot:
+        """The eta is what the schedule leaves, or longer if jobs wait faster than they have ended lately."""
         elapsed_s = self._elapsed_s()
-        done = self.tracker.snapshot(elapsed_s, 0.0).share_done
-        by_rate = elapsed_s / done - elapsed_s if done > 0.02 else self._squeezed.wall_s
-        return self.tracker.snapshot(elapsed_s, max(min(by_rate, 1e6), self._squeezed.wall_s - elapsed_s, 0.0))
+        now = self.tracker.snapshot(elapsed_s, 0.0)
+        self._ended.append((elapsed_s, now.done))
+        while elapsed_s - self._ended[0][0] > RATE_WINDOW_S:
+            self._ended.popleft()
+        rate = (now.done - self._ended[0][1]) / max(elapsed_s - self._ended[0][0], 1.0)
+        backlog_s = now.queued / rate if rate else 0.0
+        return replace(now, eta_s=max(self._squeezed.wall_s - elapsed_s, backlog_s, 0.0))
 
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._started_at

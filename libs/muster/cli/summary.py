@@ -48,6 +48,7 @@ class Process:
 
     name: str
     peak_rss_bytes: int
+    cpu_s: float
     restarts: int
 
 
@@ -116,8 +117,11 @@ def lines(outcome: Outcome, seen: Witness, processes: Sequence[Process] = ()) ->
     out += _named("lost", gone) + _named("refused", outcome.refused) + _named("unexpected", outcome.unexpected)
     out += [f"  run twice: {text}" for text in list(seen.doubled.values())[:NAMED_MAX]]
     if processes:
-        rows = [[f"  {p.name}", show.mebibytes(p.peak_rss_bytes), str(p.restarts)] for p in processes]
-        out += ["", show.table(("  PROCESS", "PEAK RSS", "RESTARTS"), rows, right=frozenset({1, 2}))]
+        rows = [
+            [f"  {p.name}", show.mebibytes(p.peak_rss_bytes), f"{p.cpu_s:,.1f} s", str(p.restarts)] for p in processes
+        ]
+        header = ("  PROCESS", "PEAK RSS", "CPU", "RESTARTS")
+        out += ["", *show.table(header, rows, right=frozenset({1, 2, 3})).splitlines()]
     return out
 
 
@@ -147,7 +151,7 @@ def _measures(outcome: Outcome, seen: Witness) -> list[tuple[str, str]]:
     pods = sum(t.job.pods for t in outcome.jobs)
     wall_s = max(outcome.wall_s, 1e-3)
     found = [("wall time", f"{show.countdown(wall_s)}   {ended / wall_s:,.1f} jobs/s   {pods:,} pods")]
-    found.append(("queued -> placed", _quantiles(outcome.waits_s)))
+    found.append(("submit -> placed", _quantiles(outcome.waits_s)))
     if seen.asked:
         bound = sorted(seen.bound_s[t.id] - t.placed_s for t in outcome.jobs if t.placed_s and t.id in seen.bound_s)
         found.append(("placed -> bound", _quantiles(bound)))

@@ -30,7 +30,7 @@ STEADY_AFTER_S: Final = 30.0  # a child that lived this long starts again with t
 STOP_GRACE_S: Final = 12.0
 READY_POLL_S: Final = 0.05
 START_TRIES: Final = 4  # a child that ended so often before it was ever ready will not be
-MEMORY_POLL_S: Final = 1.0
+SAMPLE_EVERY_S: Final = 1.0
 LOG_TAIL_BYTES: Final = 4096
 LOG_TAIL_LINES: Final = 12
 HOPELESS_CODES: Final = frozenset({64, 73, 78, 127})  # usage, too old, configuration, no such program
@@ -73,6 +73,8 @@ class Child:
         self.restarts = 0
         self.peak_rss_bytes = 0
         self.failed = ""  # why it will not be started again
+        self._past_cpu_s = 0.0
+        self._life_cpu_s = 0.0
 
     @property
     def pid(self) -> int:
@@ -103,8 +105,20 @@ class Child:
         except OSError:
             return ""
 
-    def sample_memory(self) -> None:
+    def sample(self) -> None:
+        """Look at its memory and CPU time while it is there."""
         self.peak_rss_bytes = max(self.peak_rss_bytes, peak_rss_bytes(self.pid))
+        self._life_cpu_s = max(self._life_cpu_s, cpu_seconds(self.pid))
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU time of all its lives, as far as it was sampled."""
+        return self._past_cpu_s + self._life_cpu_s
+
+    def begins_anew(self) -> None:
+        self.restarts += 1
+        self._past_cpu_s += self._life_cpu_s
+        self._life_cpu_s = 0.0
 
 
 class Supervisor:
@@ -116,7 +130,7 @@ class Supervisor:
         self._listener = listener
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
-        self._memory = asyncio.get_running_loop().create_task(self._sample_memory(), name="sample memory")
+        self._sampling = asyncio.get_running_loop().create_task(self._sample(), name="sample processes")
         (run_dir / "logs").mkdir(parents=True, exist_ok=True)
 
     async def start(self, spec: ChildSpec) -> Child:
@@ -146,14 +160,14 @@ class Supervisor:
     async def stop(self) -> None:
         """Stop every child, rank by rank, with a grace each, then by force."""
         self._stopping = True
-        self._memory.cancel()
+        self._sampling.cancel()
         ranks = sorted({child.spec.stop_rank for child in self.children.values()})
         for rank in ranks:
             group = [child for child in self.children.values() if child.spec.stop_rank == rank]
             await asyncio.gather(*(self._stop_one(child) for child in group))
         for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(self._memory, *self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(self._sampling, *self._tasks.values(), return_exceptions=True)
 
     async def _spawn(self, child: Child) -> None:
         spec = child.spec
@@ -198,7 +212,7 @@ class Supervisor:
             if self._stopping:
                 return
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
-            child.restarts += 1
+            child.begins_anew()
             try:
                 await self._spawn(child)
             except CliError as error:
@@ -207,7 +221,7 @@ class Supervisor:
 
     async def _stop_one(self, child: Child) -> None:
         process = child.process
-        child.sample_memory()
+        child.sample()
         if process is None or process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -221,11 +235,11 @@ class Supervisor:
                 process.kill()
             await process.wait()
 
-    async def _sample_memory(self) -> None:
+    async def _sample(self) -> None:
         while True:
             for child in list(self.children.values()):
-                child.sample_memory()
-            await asyncio.sleep(MEMORY_POLL_S)
+                child.sample()
+            await asyncio.sleep(SAMPLE_EVERY_S)
 
     def _tell(self, child: Child, kind: str, text: str) -> None:
         self._listener(ChildEvent(child.spec.name, kind, text))
@@ -251,3 +265,14 @@ def peak_rss_bytes(pid: int) -> int:
     except (OSError, ValueError, IndexError):
         pass
     return 0
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of process `pid` so far; 0 when it is gone or the system does not tell."""
+    if not pid:
+        return 0.0
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0

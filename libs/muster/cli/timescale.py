@@ -84,7 +84,7 @@ def squeeze(
     def wall(by: float) -> float:
         return _wall(at, np.clip(runtimes / by, RUNTIME_MIN_S, RUNTIME_MAX_S), work, room)
 
-    runtime_factor = factor or _smallest(wall, target_s, max(1.0, _least_clamping(runtimes)))
+    runtime_factor = factor or _smallest(wall, target_s, _least_clamping(runtimes))
     wanted = runtimes / runtime_factor
     lasts = np.clip(wanted, RUNTIME_MIN_S, RUNTIME_MAX_S)
     cut = np.maximum(gaps - GAP_LIMIT_S * arrival_factor, 0.0)
@@ -112,10 +112,13 @@ def _wall(at: Floats, lasts: Floats, work: NDArray[np.float64], capacity: Capaci
 
 
 def _least_clamping(runtimes: Floats) -> float:
-    """The factor f for which most run times lie in [RUNTIME_MIN_S * f, RUNTIME_MAX_S * f]; the smallest such f."""
+    """The smallest factor f >= 1 for which most run times lie in [RUNTIME_MIN_S * f, RUNTIME_MAX_S * f]."""
     ordered = np.sort(runtimes)
-    inside = np.searchsorted(ordered, ordered * (RUNTIME_MAX_S / RUNTIME_MIN_S), side="right") - np.arange(len(ordered))
-    return float(ordered[int(np.argmax(inside))]) / RUNTIME_MIN_S
+    # The count only grows where the upper bound reaches a further run time.
+    factors = np.maximum(np.concatenate(([1.0], ordered / RUNTIME_MAX_S)), 1.0)
+    highest = np.searchsorted(ordered, factors * RUNTIME_MAX_S * (1 + 1e-12), side="right")
+    inside = highest - np.searchsorted(ordered, factors * RUNTIME_MIN_S, side="left")
+    return float(factors[int(np.argmax(inside))])
 
 
 def _smallest(measure: Callable[[float], float], limit: float, start: float) -> float:

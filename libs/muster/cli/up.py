@@ -26,7 +26,7 @@ from muster.cli.errors import CliError, Exit, from_client
 from muster.cli.progress import ReplayView
 from muster.cli.replay import Wish
 from muster.cli.replayer import GPU, Outcome
-from muster.cli.supervisor import ChildEvent, Supervisor
+from muster.cli.supervisor import ChildEvent, Supervisor, cpu_seconds, peak_rss_bytes
 from muster.client import Client, ClientError, connect
 
 READY_TIMEOUT_S: Final = 60.0
@@ -209,8 +209,10 @@ class Up:
         seen = await replay.look_at_audit(dict(plan.cluster_urls), outcome)
         processes = []
         for child in supervisor.children.values():
-            child.sample_memory()
-            processes.append(summary.Process(child.spec.name, child.peak_rss_bytes, child.restarts))
+            child.sample()
+            processes.append(summary.Process(child.spec.name, child.peak_rss_bytes, child.cpu_s, child.restarts))
+        own = os.getpid()
+        processes.append(summary.Process("muster up", peak_rss_bytes(own), cpu_seconds(own), 0))
         print()
         print("\n".join(f" {line}" for line in summary.lines(outcome, seen, processes)), flush=True)
         print()
