@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_every_write_has_a_dry_run_and_a_request_id() -> None:
         r"\w*Request) \{(.*?)^\}",
         re.M | re.S,
     )
-    found = {}
+    found: dict[str, str] = {}
     for path in sorted(PROTOS.glob("muster/api/v1/*.proto")):
         found |= dict(writes.findall(path.read_text()))
     assert len(found) >= 15
@@ -77,6 +78,6 @@ def test_the_api_loads_with_its_validation_rules() -> None:
 
     from muster.api.v1 import job_pb2
 
-    rules = descriptor_pool.Default().FindExtensionByName("buf.validate.field")
+    rules: Any = descriptor_pool.Default().FindExtensionByName("buf.validate.field")
     field = job_pb2.JobSpec.DESCRIPTOR.fields_by_name["name"]
     assert field.GetOptions().Extensions[rules].string.max_len == 63

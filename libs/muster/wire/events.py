@@ -9,7 +9,6 @@ event's message, built directly because the generic conversion costs twenty time
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -21,6 +20,7 @@ from muster.core import transitions as tr
 from muster.core.model import JobSpec, JobState, Reason
 from muster.core.state import CellState
 from muster.wire import enums
+from muster.wire.event_data import AnyData, CellData, CommandData, JobData, PositionData, QueueData, rfc3339
 
 NO_NAMESPACE: Final = "_"  # in subjects of events that belong to no namespace; no namespace can be called so
 
@@ -93,68 +93,6 @@ def facts_of(spec: JobSpec, queue: str | None) -> JobFacts:
         trace=spec.trace,
         labels=spec.labels,
     )
-
-
-class _Data(Struct, rename="camel", omit_defaults=True, kw_only=True, frozen=True):
-    """Fields of every event, spelled as the protobuf JSON mapping spells them; 64-bit integers are strings there."""
-
-    type: str
-    ledger_sequence: str = ""
-    index: int = 0
-    time: str = ""
-
-
-class JobData(_Data, frozen=True):
-    job_id: str
-    name: str = ""
-    namespace: str = ""
-    queue: str = ""
-    state: str = "JOB_STATE_UNSPECIFIED"
-    reason: str = "REASON_UNSPECIFIED"
-    message: str = ""
-    epoch: int = 0
-    exit_code: int = 0
-    trace_context: str = ""
-    submitter: str = ""
-    labels: Mapping[str, str] = {}
-    preempted_by: str = ""
-    next_state: str = "JOB_STATE_UNSPECIFIED"
-    not_before: str = ""
-    command: str = ""
-    code: str = ""
-
-
-class QueueData(_Data, frozen=True):
-    queue: str
-    queue_id: str = ""
-    revision: str = ""
-    state: str = "QUEUE_STATE_UNSPECIFIED"
-
-
-class PositionData(Struct, omit_defaults=True, frozen=True):
-    sequence: str = ""
-    item: int = 0
-
-
-class CommandData(_Data, frozen=True):
-    command: str
-    subject: str = ""
-    request_id: str = ""
-    code: str = ""
-    field: str = ""
-    message: str = ""
-    rule: str = ""
-    inbox_position: PositionData | None = None
-
-
-class CellData(_Data, frozen=True):
-    cell: str
-    leader: str = ""
-    epoch: str = ""
-    message: str = ""
-
-
-AnyData = JobData | QueueData | CommandData | CellData
 
 
 class PublicEvent(Struct, frozen=True):
@@ -396,11 +334,3 @@ def job_event_proto(event: PublicEvent) -> events_pb2.JobEvent | None:
 JOB_COMMANDS: Final = frozenset(
     {"SubmitJob", "CancelJob", "UpdateJob", "SuspendJob", "ResumeJob", "RequeueJob", "ReportCheckpoint"}
 )
-
-
-def rfc3339(milliseconds: int) -> str:
-    """`2026-01-31T18:00:00.250Z`; nothing for 0."""
-    if not milliseconds:
-        return ""
-    moment = datetime.fromtimestamp(milliseconds // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-    return f"{moment}.{milliseconds % 1000:03d}Z"

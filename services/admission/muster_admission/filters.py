@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from muster.api.v1 import job_pb2, query_pb2
 from muster.core.state import CellState, Job
-from muster.wire import enums, events
+from muster.wire import enums
+from muster.wire.event_data import CommandData, JobData
+from muster.wire.events import PublicEvent
 
 
 class JobFilter:
@@ -43,12 +45,12 @@ class JobFilter:
             and self._labels.issubset(spec.labels)
         )
 
-    def matches_event(self, event: events.PublicEvent) -> bool:
+    def matches_event(self, event: PublicEvent) -> bool:
         """An event of a job, or the refusal of a command about one."""
         data = event.data
-        if isinstance(data, events.CommandData):
+        if isinstance(data, CommandData):
             return data.subject in self.job_ids if self.job_ids else not self._needs_job
-        if not isinstance(data, events.JobData):
+        if not isinstance(data, JobData):
             return False
         return (
             (not self.job_ids or data.job_id in self.job_ids)

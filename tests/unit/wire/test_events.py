@@ -12,6 +12,7 @@ from muster.api.v1 import events_pb2
 from muster.core import transitions as tr
 from muster.core.model import InboxPosition, JobSpec, JobState, QueueSpec, Reason, TaskGroup
 from muster.wire import events
+from muster.wire.event_data import JobData
 
 NOW_MS = 1_800_000_000_250
 AT = InboxPosition(7, 2)
@@ -107,7 +108,7 @@ def test_a_job_event_says_everything_about_the_job() -> None:
 
 def test_a_job_queued_in_the_same_transaction_is_known_by_its_later_steps() -> None:
     _, placed = made(tr.JobQueued(spec("j2"), "q1", AT), tr.JobPlaced("j2", 1, ()))
-    assert isinstance(placed.data, events.JobData)
+    assert isinstance(placed.data, JobData)
     assert (placed.data.name, placed.namespace) == ("name-j2", "ns")
 
 

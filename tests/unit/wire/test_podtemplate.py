@@ -19,6 +19,10 @@ def box(cpu: str = "", *, limits: dict[str, Any] | None = None, always: bool = F
     return found | ({"restartPolicy": "Always"} if always else {})
 
 
+def share(millis: str) -> dict[str, Any]:
+    return {"resources": {"requests": {"muster.io/gpu-milli": millis}}}
+
+
 def cpu_of(**spec: Any) -> int:
     return dict(podtemplate.pod_requests(spec, "spec")).get("cpu", 0)
 
@@ -64,12 +68,12 @@ def test_plain_numbers_are_quantities() -> None:
 
 
 def test_a_share_of_a_gpu_is_thousandths_of_one() -> None:
-    shared = box(**{"muster.io/gpu-milli": "460"})
+    shared = share("460")
     assert podtemplate.pod_requests({"containers": [shared]}, "spec") == (("nvidia.com/gpu", 460),)
 
 
 def test_shares_of_several_containers_may_not_add_up_to_a_fraction_above_one() -> None:
-    shared = box(**{"muster.io/gpu-milli": "600"})
+    shared = share("600")
     with pytest.raises(Rejected):
         podtemplate.pod_requests({"containers": [shared, shared]}, "spec")
 
