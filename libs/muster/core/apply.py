@@ -61,21 +61,18 @@ def apply(state: CellState, transition: tr.Transition) -> None:
 def wake(state: CellState) -> None:
     """Time has moved: jobs whose backoff is over are pending again, preemption may be asked for again."""
     others = state.timers.others
-    again = []
+    kept = []  # those that the leader decides stay until it has
     while others and others[0][0] <= state.now_ms:
-        entry = others[0]
-        if entry[1] == Due.BACKOFF_OVER:
-            job = state.jobs.get(entry[2])
-            if job is not None and job.epoch == entry[3] and job.state is JobState.QUEUED:
+        entry = others.pop(0)
+        if entry[1] not in (Due.BACKOFF_OVER, Due.REQUEST_AGAIN):
+            kept.append(entry)
+        elif not timer_is_spent(state, entry):
+            job = state.jobs[entry[2]]
+            if entry[1] == Due.BACKOFF_OVER:
                 state.pending.add(state.class_key(job), state.order_key(job))
-        elif entry[1] == Due.REQUEST_AGAIN:
-            ask = state.asks.get(entry[2])
-            if ask is not None and ask.answered and ask.retry_at_ms == entry[0]:
-                state.pending.open(state.pending.classes[state.class_key(state.jobs[entry[2]])])
-        else:
-            again.append(entry)  # decided by the leader: stays until it has been
-        del others[0]
-    others.update(again)
+            else:
+                state.pending.open(state.pending.classes[state.class_key(job)])
+    others.update(kept)
 
 
 def timer_is_spent(state: CellState, entry: TimerEntry) -> bool:
@@ -84,10 +81,15 @@ def timer_is_spent(state: CellState, entry: TimerEntry) -> bool:
     if what == Due.HOLD_EXPIRES:
         hold = state.holds.get(job_id)
         return hold is None or hold.expires_ms != due_ms
+    if what == Due.REQUEST_AGAIN:
+        ask = state.asks.get(job_id)
+        return ask is None or not ask.answered or ask.retry_at_ms != due_ms
     job = state.jobs.get(job_id)
-    if what == Due.MAX_RUNTIME:
-        return job is None or job.epoch != epoch or job.state not in RUNNING_STATES
-    return False
+    if job is None or job.epoch != epoch:
+        return True
+    if what == Due.BACKOFF_OVER:
+        return job.state is not JobState.QUEUED
+    return job.state not in RUNNING_STATES
 
 
 def start_is_spent(state: CellState, job_id: str, epoch: int) -> bool:

@@ -16,6 +16,7 @@ from typing import Final
 
 from muster.core import layout
 from muster.core import transitions as tr
+from muster.core.apply import timer_is_spent
 from muster.core.draft import Draft
 from muster.core.holds import Kepts
 from muster.core.jobs import Job
@@ -50,10 +51,9 @@ def _entries(draft: Draft) -> Iterator[Entry]:
         if index < len(found.keys):
             yield found.keys[index], number, (found, index)
             number += 1
-    for _, what, job_id, epoch in state.timers.due(draft.now_ms):
-        job = draft.job(job_id)
-        backoff_over = what == Due.BACKOFF_OVER and job is not None and job.epoch == epoch
-        if job is not None and (backoff_over or (what == Due.REQUEST_AGAIN and job_id in state.asks)):
+    for entry in state.timers.due(draft.now_ms):
+        job = draft.job(entry[2])
+        if entry[1] in (Due.BACKOFF_OVER, Due.REQUEST_AGAIN) and job is not None and not timer_is_spent(state, entry):
             yield draft.order_key(job), number, None
             number += 1
     for found in draft.fresh.classes.values():

@@ -1,0 +1,264 @@
+"""Long random walks of a busy cell, from fixed seeds: more jobs, preemptions and failures than the machine of
+`test_cell_machine` reaches, with the same checks at every transaction."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+
+import pytest
+
+from muster.core import commands as c
+from muster.core import snapshot
+from muster.core.explain import explain
+from muster.core.jobs import Job, is_over
+from muster.core.model import JobSpec, JobState, NodeSpec, QueueSpec, TaskGroup
+from muster.core.preemption import plan_preemption
+from muster.core.replay import replay
+from muster.core.state import CellState
+from muster.sim.cell import Cell, items_from
+from muster.wire import codec
+
+STEPS = 150
+GIB = 1 << 30
+SHAPES = (
+    (("cpu", 1000),),
+    (("cpu", 2000), ("memory", 4 * GIB)),
+    (("cpu", 500), ("nvidia.com/gpu", 460)),
+    (("cpu", 1000), ("nvidia.com/gpu", 1000)),
+    (("nvidia.com/gpu", 2000),),
+)
+LEAVES = ("research/vision", "research/nlp", "batch")
+
+
+class Walk:
+    """Clients, clusters and preemptors of one cell, all drawn from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.cell = Cell(work_limit=self.draw.choice((5, 40, 5000)))
+        self.number = 0
+        self.seen: Counter[str] = Counter()
+        queues = ("research", *LEAVES)
+        limits = {"research": (("cpu", 30_000),), "batch": (("cpu", 9_000),)}
+        self.send(*[c.UpsertQueue(path, QueueSpec("", "", "", limit=limits.get(path, ()))) for path in queues])
+        for cluster in ("sim-a", "sim-b"):
+            nodes = tuple(self.node(cluster, n) for n in range(4))
+            self.send(c.NodesReported(cluster, nodes, first=True, complete=True))
+
+    @property
+    def state(self) -> CellState:
+        return self.cell.state
+
+    def send(self, *items: c.AnyItem) -> None:
+        self.cell.write(*items)
+        if self.draw.random() < 0.8:  # else decided together with what comes next
+            self.saw(self.cell.settle())
+
+    def saw(self, transitions: list[object]) -> None:
+        self.seen.update(type(transition).__name__ for transition in transitions)
+
+    def node(self, cluster: str, number: int) -> NodeSpec:
+        gpus = number % 3
+        allocatable = (("cpu", 8000), ("memory", 32 * GIB), *((("nvidia.com/gpu", gpus * 1000),) if gpus else ()))
+        ready, cordoned = self.draw.random() > 0.1, self.draw.random() < 0.1
+        name = f"{cluster}-{number}"
+        kind = "nvidia.com/gpu" if gpus else ""
+        return NodeSpec(cluster, name, allocatable, ready=ready, cordoned=cordoned, device_resource=kind, devices=gpus)
+
+    def some(self, jobs: list[Job], most: int) -> list[Job]:
+        return self.draw.sample(jobs, min(len(jobs), self.draw.randint(1, most)))
+
+    def charged(self) -> list[Job]:
+        return [job for job in self.state.jobs.values() if job.charged]
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def submit(self) -> None:
+        self.send(*[c.SubmitJob(self.spec()) for _ in range(self.draw.randint(1, 6))])
+
+    def spec(self) -> JobSpec:
+        self.number += 1
+        tasks = []
+        shape = len(SHAPES)  # the groups with the most devices first: the search does not try all orders
+        for name in ("ps", "worker")[: self.draw.choice((1, 1, 1, 2))]:
+            shape = self.draw.randrange(shape) if shape > 1 else 0
+            replicas = self.draw.choice((1, 1, 1, 2, 4))
+            least = self.draw.randint(1, replicas) if self.draw.random() < 0.3 else replicas
+            policy = self.draw.choice(("", "SPREAD"))
+            tasks.append(TaskGroup(name, replicas, least, SHAPES[shape], policy=policy))
+        return JobSpec(
+            id=hashlib.sha256(str(self.number).encode()).hexdigest()[:32],
+            namespace=self.draw.choice(("team-a", "team-b")),
+            name=f"job-{self.number}",
+            queue=self.draw.choice(LEAVES),
+            tasks=tuple(tasks),
+            priority=self.draw.choice((0, 0, 0, 1, 5)),
+            request_id=f"request-{self.number}",
+            digest=str(self.number),
+            max_runtime_ms=self.draw.choice((0, 0, 0, 120_000)),
+            preemptible=self.draw.random() < 0.9,
+        )
+
+    def go_on(self) -> None:
+        """Pods of some jobs appear, run, end."""
+        for _ in range(2):
+            phase = self.draw.choice((1, 2, 2, 3, 3))
+            chosen = self.some(self.charged(), 4)
+            facts = [c.PodFact(job.id, job.epoch, pod, phase) for job in chosen for pod in range(len(job.phases))]
+            self.send(c.PodsObserved("sim-a", tuple(facts)))
+
+    def go_wrong(self) -> None:
+        for job in self.some(self.charged(), 2):
+            pod = self.draw.randrange(len(job.phases))
+            phase, reason = self.draw.choice(((4, ""), (4, "OutOfpods"), (5, "")))
+            epoch = job.epoch - self.draw.choice((0, 0, 0, 1))
+            self.send(c.PodsObserved("sim-a", (c.PodFact(job.id, epoch, pod, phase, exit_code=1, reason=reason),)))
+
+    def reject(self) -> None:
+        for job in self.some(self.charged(), 1):
+            self.send(c.PlacementRejected("sim-a", job.id, job.epoch, 0, "Forbidden", "quota"))
+
+    def stop(self) -> None:
+        """Pods that were asked to go are gone, most of them."""
+        facts = [
+            c.PodFact(job.id, job.epoch, pod, 5)
+            for job in self.charged()
+            if job.state is JobState.STOPPING
+            for pod, phase in enumerate(job.phases)
+            if not is_over(phase) and self.draw.random() < 0.8
+        ]
+        if facts:
+            self.send(c.PodsObserved("sim-b", tuple(facts)))
+
+    def preempt(self) -> None:
+        for job, ask in sorted(self.state.asks.items()):
+            if not ask.answered:
+                plan = plan_preemption(self.state, job)
+                answer = c.PreemptionPlanned(job, ask.request)
+                if plan is not None:
+                    self.check_minimal(job, plan.victims)
+                    answer = c.PreemptionPlanned(job, ask.request, plan.victims, plan.placement)
+                self.send(answer)
+
+    def check_minimal(self, job: str, victims: tuple[tuple[str, int], ...]) -> None:
+        """P2b: only lower priority, same queue, preemptible."""
+        mine = self.state.jobs[job]
+        for victim, epoch in victims:
+            other = self.state.jobs[victim]
+            assert other.epoch == epoch
+            assert other.queue == mine.queue
+            assert other.spec.priority < mine.spec.priority
+            assert other.spec.preemptible
+
+    def cancel(self) -> None:
+        live = [job for job in self.state.jobs.values() if job.live]
+        for job in self.some(live, 1) if live else ():
+            self.send(c.CancelJob(job.id))
+
+    def change_node(self) -> None:
+        cluster, number = self.draw.choice(("sim-a", "sim-b")), self.draw.randrange(4)
+        spec = self.node(cluster, number)
+        gone = self.draw.random() < 0.3
+        self.send(c.NodesReported(cluster, () if gone else (spec,), (spec.name,) if gone else ()))
+
+    def relist(self) -> None:
+        cluster = self.draw.choice(("sim-a", "sim-b"))
+        nodes = [self.node(cluster, n) for n in range(4) if self.draw.random() < 0.9]
+        self.send(c.NodesReported(cluster, tuple(nodes[:2]), first=True))
+        self.send(c.NodesReported(cluster, tuple(nodes[2:]), complete=True))
+
+    def change_queue(self) -> None:
+        path = self.draw.choice(LEAVES)
+        spec = QueueSpec(
+            id="",
+            name="",
+            parent="",
+            state=self.draw.choice(("OPEN",) * 6 + ("CLOSED", "STOPPED", "DRAINING")),
+            ordering=self.draw.choice(("PRIORITY", "PRIORITY", "FIFO")),
+            priority=self.draw.choice((0, 0, 1)),
+            limit=self.draw.choice(((), (("cpu", 9000),), (("nvidia.com/gpu", 2000),))),
+        )
+        self.send(c.UpsertQueue(path, spec))
+
+    def wait(self) -> None:
+        self.saw(self.cell.wait(self.draw.choice((500, 2000, 30_000, 61_000, 400_000, 4_000_000))))
+
+    def reload(self) -> None:
+        parts = [codec.encode_snapshot_part(part) for part in snapshot.dump(self.state)]
+        self.cell.state = snapshot.load(map(codec.decode_snapshot_part, parts))
+        assert [codec.encode_snapshot_part(part) for part in snapshot.dump(self.state)] == parts
+
+    def step(self) -> None:
+        weighted = (
+            *((self.submit, 6), (self.go_on, 8), (self.stop, 4), (self.preempt, 4), (self.wait, 2)),
+            *((self.go_wrong, 2), (self.reject, 1), (self.cancel, 1), (self.change_node, 1), (self.relist, 1)),
+            *((self.change_queue, 1), (self.reload, 1)),
+        )
+        actions, weights = zip(*weighted, strict=True)
+        self.draw.choices(actions, weights)[0]()
+
+    def check(self) -> None:
+        """I5, and no lost wake-up: once everything due is done, what is queued has something in its way."""
+        self.saw(self.cell.settle())
+        for job in self.state.jobs.values():
+            told = explain(self.state, job.id)
+            assert told.summary
+            if job.state is JobState.QUEUED:
+                assert told.blockers, told
+
+
+def finish(walk: Walk) -> None:
+    """Everything that was asked for ends: open queues, healthy nodes, pods that run and succeed (I4, I7)."""
+    for path in LEAVES:
+        walk.cell.write(c.UpsertQueue(path, QueueSpec("", "", "")))
+    walk.draw = random.Random(0)
+    for cluster in ("sim-a", "sim-b"):
+        nodes = tuple(
+            NodeSpec(n.cluster, n.name, n.allocatable, device_resource=n.device_resource, devices=n.devices)
+            for n in (walk.node(cluster, number) for number in range(4))
+        )
+        walk.cell.write(c.NodesReported(cluster, nodes, first=True, complete=True))
+    for _ in range(400):
+        walk.saw(walk.cell.settle())
+        if not any(job.live for job in walk.state.jobs.values()):
+            return
+        facts = []
+        for job in walk.charged():
+            phase = 5 if job.state is JobState.STOPPING else 3
+            facts += [c.PodFact(job.id, job.epoch, pod, phase) for pod in range(len(job.phases))]
+        walk.cell.write(c.PodsObserved("sim-a", tuple(facts)))
+        walk.preempt()
+        walk.saw(walk.cell.wait(60_000))
+    raise AssertionError([job for job in walk.state.jobs.values() if job.live])
+
+
+SEEN: Counter[str] = Counter()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_happens_the_invariants_hold(seed: int) -> None:
+    walk = Walk(seed)
+    for _ in range(STEPS):
+        walk.step()
+        if not walk.cell.waiting():
+            walk.check()
+    finish(walk)
+    ledger = [(seq, codec.decode_transaction(data)) for seq, data in enumerate(walk.cell.log, 1)]
+    state = CellState("main")
+    for replayed in replay(state, ledger, items_from(walk.cell.inbox, state.position)):
+        assert replayed.difference() is None
+    SEEN.update(walk.seen)
+
+
+def test_the_walks_have_seen_every_kind_of_transition() -> None:
+    """Otherwise the walks prove less than they claim."""
+    if not SEEN:
+        pytest.skip("the walks did not run")
+    wanted = {
+        *("JobQueued", "JobPlaced", "PodsChanged", "JobStarting", "JobRunning", "JobSucceeded", "JobFailed"),
+        *("JobStopping", "JobPreempted", "JobRequeued", "JobCancelled", "JobForgotten", "HoldMade", "CommandRefused"),
+        *("PreemptionRequested", "PreemptionAnswered", "NodeUpserted", "NodeRemoved", "NodesSeen", "CyclePaused"),
+    }
+    assert wanted <= set(SEEN)
