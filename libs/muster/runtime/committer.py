@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from muster.runtime.exit_codes import ExitCode, ProcessMustEnd
-from muster.runtime.ports import Clock, Conflict, OutcomeUnknown, Stream
+from muster.runtime.ports import Clock, Conflict, OutcomeUnknown, Stream, StreamFull
 
 TRY_TIMEOUT_S: Final = 2.0
 RETRY_FIRST_S: Final = 0.02
@@ -33,7 +33,7 @@ class Committer:
 
     def __init__(self, ledger: Stream, tail_seq: int, clock: Clock) -> None:
         self.tail_seq = tail_seq
-        self.resends = 0  # how often an outcome was unknown
+        self.resends = 0  # how often it had to be sent again
         self._ledger = ledger
         self._clock = clock
 
@@ -44,7 +44,7 @@ class Committer:
         while True:
             try:
                 seq = await self._ledger.publish(data, expected_last_seq=self.tail_seq, timeout_s=TRY_TIMEOUT_S)
-            except OutcomeUnknown:
+            except (OutcomeUnknown, StreamFull):  # full: the cell waits for room, and nothing is lost (I9)
                 pass
             except Conflict as conflict:
                 if await self._is_stored(expected_seq, data, conflict):

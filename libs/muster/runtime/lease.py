@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from muster.runtime.bus_errors import ConnectionClosed
-from muster.runtime.ports import Clock, Conflict, OutcomeUnknown, StoredMessage, Stream
+from muster.runtime.ports import Clock, Conflict, OutcomeUnknown, StoredMessage, Stream, StreamFull
 from muster.runtime.streams import lease_subject
 
 TTL_S: Final = 3.0
@@ -105,6 +105,7 @@ class Lease:
             self._seq = last.seq
             if renewed:
                 return
+            await self._clock.sleep(self._ttl_s / LOOKS_PER_TTL)
 
     async def release(self) -> None:
         """Let somebody else have it at once. Best effort: it runs out by itself."""
@@ -114,7 +115,7 @@ class Lease:
         try:
             async with asyncio.timeout(RELEASE_TIMEOUT_S):
                 await self._release()
-        except (TimeoutError, OutcomeUnknown, ConnectionClosed):
+        except (TimeoutError, OutcomeUnknown, StreamFull, ConnectionClosed):
             pass
 
     async def _release(self) -> None:
@@ -135,7 +136,7 @@ class Lease:
         self._renewal += 1
         try:
             seq = await self._publish(expected_seq, released=False)
-        except (Conflict, OutcomeUnknown):
+        except (Conflict, OutcomeUnknown, StreamFull):
             return False
         self._took(seq, began_s)
         return True

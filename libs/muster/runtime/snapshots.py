@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Final
 from uuid import uuid4
@@ -21,7 +21,7 @@ from uuid import uuid4
 import msgspec
 
 from muster.core.model import InboxPosition
-from muster.runtime.ports import Clock, Conflict, MessagesLost, OutcomeUnknown, StoredMessage, Stream
+from muster.runtime.ports import Clock, Conflict, MessagesLost, OutcomeUnknown, StoredMessage, Stream, StreamFull
 from muster.runtime.streams import snapshot_subject
 
 CHUNK_BYTES: Final = 512 * 1024
@@ -33,7 +33,11 @@ INDEX: Final = "index"
 CHUNK_HEADER: Final = "Muster-Chunk"
 
 
-class SnapshotDamaged(Exception):
+class SnapshotFailed(Exception):
+    """A snapshot could not be written; there are still the ones before it."""
+
+
+class SnapshotDamaged(SnapshotFailed):
     """What is stored is not what the index promises; take another snapshot."""
 
 
@@ -70,24 +74,23 @@ class SnapshotStore:
 
     async def write(self, parts: Iterable[bytes], ledger_seq: int, position: InboxPosition) -> SnapshotInfo:
         """Store, verify and list a snapshot. Yields to the event loop between chunks: `parts` must not change
-        meanwhile. Raises SnapshotDamaged if what was stored cannot be read back."""
+        meanwhile. Raises SnapshotFailed when there is no room or what was stored cannot be read back."""
         name = f"{ledger_seq}-{uuid4().hex[:12]}"
         subject = snapshot_subject(self._cell, name)
         digest = hashlib.sha256()
-        sends: list[asyncio.Task[int]] = []
         size = 0
-        window = asyncio.Semaphore(CHUNKS_IN_FLIGHT)
-        async with asyncio.TaskGroup() as group:
+
+        def counted() -> Iterator[bytes]:
+            nonlocal size
             for chunk in _chunks(parts):
                 digest.update(chunk)
                 size += len(chunk)
-                await window.acquire()
-                number = len(sends)
-                send = group.create_task(self._send(chunk, subject, f"{name}.{number}"))
-                send.add_done_callback(lambda _: window.release())
-                sends.append(send)
-                await asyncio.sleep(0)
-        seqs = [send.result() for send in sends]
+                yield chunk
+
+        try:
+            seqs = await self._send_all(counted(), subject, name)
+        except* StreamFull as full:
+            raise SnapshotFailed(f"no room for snapshot {name}: {full.exceptions[0]}") from None
         info = SnapshotInfo(
             name=name,
             ledger_seq=ledger_seq,
@@ -127,6 +130,18 @@ class SnapshotStore:
         kept, _ = await self._read_index()
         if len(kept) == SNAPSHOTS_KEPT:
             await self._stream.purge_below(min(info.first_seq for info in kept))
+
+    async def _send_all(self, chunks: Iterable[bytes], subject: str, name: str) -> list[int]:
+        sends: list[asyncio.Task[int]] = []
+        window = asyncio.Semaphore(CHUNKS_IN_FLIGHT)
+        async with asyncio.TaskGroup() as group:
+            for number, chunk in enumerate(chunks):
+                await window.acquire()
+                send = group.create_task(self._send(chunk, subject, f"{name}.{number}"))
+                send.add_done_callback(lambda _: window.release())
+                sends.append(send)
+                await asyncio.sleep(0)
+        return [send.result() for send in sends]
 
     async def _send(self, chunk: bytes, subject: str, message_id: str) -> int:
         headers = {CHUNK_HEADER: message_id.rpartition(".")[2]}

@@ -16,13 +16,14 @@ from muster.core import snapshot
 from muster.runtime.follower import Follower
 from muster.runtime.lease import Lease, LeaseLost
 from muster.runtime.ports import Clock
-from muster.runtime.snapshots import SnapshotDamaged, SnapshotInfo
+from muster.runtime.snapshots import SnapshotFailed, SnapshotInfo
 from muster.runtime.trim import Trimmer
 from muster.wire import codec
 
 EVERY_TRANSACTIONS: Final = 20_000
 EVERY_S: Final = 600.0
 LOOK_S: Final = 5.0
+AFTER_FAILURE_S: Final = 60.0
 LEASE_TTL_S: Final = 15.0
 
 
@@ -38,6 +39,7 @@ class Snapshotter:
         clock: Clock,
         every_transactions: int = EVERY_TRANSACTIONS,
         on_snapshot: Callable[[SnapshotInfo, float], None] = lambda _info, _seconds: None,
+        on_failure: Callable[[SnapshotFailed], None] = lambda _error: None,
     ) -> None:
         self._follower = follower
         self._lease = lease
@@ -45,6 +47,7 @@ class Snapshotter:
         self._clock = clock
         self._every_transactions = every_transactions
         self._on_snapshot = on_snapshot
+        self._on_failure = on_failure
 
     async def run(self) -> None:
         """For ever: wait for the lease, keep it, and take snapshots while it is held."""
@@ -70,8 +73,9 @@ class Snapshotter:
             if self._follower.ready and await self._due():
                 try:
                     await self.take()
-                except SnapshotDamaged:
-                    pass  # not listed; the next look takes another one
+                except SnapshotFailed as error:
+                    self._on_failure(error)
+                    await self._clock.sleep(AFTER_FAILURE_S)
             await self._clock.sleep(LOOK_S)
 
     async def _due(self) -> bool:
@@ -81,7 +85,7 @@ class Snapshotter:
         return applied >= self._every_transactions or (applied > 0 and old_ms > EVERY_S * 1000)
 
     async def take(self) -> SnapshotInfo:
-        """Write a snapshot of the follower's state now, then trim. Raises SnapshotDamaged."""
+        """Write a snapshot of the follower's state now, then trim. Raises SnapshotFailed."""
         began_s = self._clock.monotonic()
         store = self._follower.snapshots
         async with self._follower.paused() as state:

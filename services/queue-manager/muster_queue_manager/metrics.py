@@ -10,7 +10,7 @@ from muster.core.model import InboxPosition
 from muster.core.state import CellState
 from muster.runtime.logs import get_logger
 from muster.runtime.observer import Committed, LeaderObserver
-from muster.runtime.snapshots import SnapshotInfo
+from muster.runtime.snapshots import SnapshotFailed, SnapshotInfo
 from muster.runtime.streams import ledger_subject
 from muster.runtime.tracing import Tracing
 
@@ -81,6 +81,9 @@ class Watch(LeaderObserver):
         self._snapshot_seconds.observe(seconds)
         self._snapshot_seq.set(info.ledger_seq)
         log.info("snapshot", ledger_seq=info.ledger_seq, bytes=info.bytes, seconds=round(seconds, 3))
+
+    def snapshot_failed(self, error: SnapshotFailed) -> None:
+        log.error("snapshot failed, the ones before it stay", reason=str(error))
 
     def elected(self, epoch: int) -> None:
         self.leading.set(1)

@@ -69,7 +69,7 @@ async def _lead(candidate: Candidate, follower: Follower) -> None:
     try:
         await candidate.run()
     except UnknownVersion as error:
-        if not candidate.leading and follower.failure is error:
+        if follower.failure is error:
             return  # stays up and unready (LOG-10), see `following`
         raise ProcessMustEnd(ExitCode.TOO_OLD, f"{error}: upgrade this replica first") from error
 
@@ -98,6 +98,7 @@ async def _snapshotter(
         clock=clock,
         every_transactions=settings.snapshot_every_transactions,
         on_snapshot=watch.snapshot,
+        on_failure=watch.snapshot_failed,
     )
 
 

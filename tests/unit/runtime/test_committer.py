@@ -9,6 +9,7 @@ import pytest
 
 from muster.runtime.committer import Committer, Deposed
 from muster.runtime.exit_codes import ExitCode
+from muster.runtime.ports import StreamSpec
 from muster.runtime.streams import ledger_spec
 from muster.sim.bus import Faults, SimNats
 from muster.sim.loop import SimClock, run
@@ -75,5 +76,23 @@ def test_an_acknowledged_sequence_that_was_not_expected_does_not_count() -> None
     async def main() -> None:
         with pytest.raises(Deposed):
             await Committer(Careless(), 3, SimClock()).commit(b"x")  # type: ignore[arg-type]
+
+    run(main())
+
+
+def test_a_full_ledger_is_waited_out() -> None:
+    """I9: when there is no room the cell stands still and goes on later; it neither ends nor skips."""
+
+    async def main() -> None:
+        nats = SimNats(SimClock(), Random(1))
+        stream = await nats.connect("a").stream(StreamSpec("LEDGER_main", ("muster.ledger.main",), max_messages=2))
+        committer = Committer(stream, 0, SimClock())
+        await committer.commit(b"1")
+        await committer.commit(b"2")
+        third = asyncio.create_task(committer.commit(b"3"))
+        await asyncio.sleep(30)
+        assert not third.done()
+        await stream.purge_below(2)
+        assert await third == 3
 
     run(main())

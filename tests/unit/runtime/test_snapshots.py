@@ -9,7 +9,15 @@ from random import Random
 import pytest
 
 from muster.core.model import InboxPosition
-from muster.runtime.snapshots import CHUNK_BYTES, SNAPSHOTS_KEPT, SnapshotDamaged, SnapshotInfo, SnapshotStore
+from muster.runtime.ports import StreamSpec
+from muster.runtime.snapshots import (
+    CHUNK_BYTES,
+    SNAPSHOTS_KEPT,
+    SnapshotDamaged,
+    SnapshotFailed,
+    SnapshotInfo,
+    SnapshotStore,
+)
 from muster.runtime.streams import snapshot_subject, snapshots_spec
 from muster.sim.bus import Faults, SimNats
 from muster.sim.loop import SimClock, run
@@ -135,5 +143,19 @@ def test_a_writer_that_dies_half_way_leaves_nothing_to_find() -> None:
         assert kept == {snapshot_subject("main", s.name) for s in await survivor.listed()} | {
             snapshot_subject("main", "index")
         }
+
+    run(main())
+
+
+def test_no_room_is_a_failure_that_leaves_the_older_ones() -> None:
+    async def main() -> None:
+        nats = SimNats(SimClock(), Random(1))
+        small = StreamSpec("SNAPSHOTS_main", ("muster.snapshots.main.>",), max_bytes=6 << 20)
+        snapshots = SnapshotStore(await nats.connect("a").stream(small), "main", SimClock())
+        first = await snapshots.write(PARTS, 1, position(1))
+        with pytest.raises(SnapshotFailed):
+            await snapshots.write(PARTS, 2, position(2))
+        assert list(await snapshots.listed()) == [first]
+        assert await read(snapshots, first) == PARTS
 
     run(main())
