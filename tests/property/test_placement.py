@@ -6,6 +6,8 @@ text of `placement` and `overlay` states it.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from copy import deepcopy
 from fractions import Fraction
 
@@ -329,6 +331,49 @@ def test_the_shortfall_agrees_with_what_is_placed(table, gang):
     if len(gang) == 1 and gang[0].min_replicas > 0:
         alone = max((p.fitting_pods for p in answer.groups), default=0) >= gang[0].min_replicas
         assert alone == (placed is not None)
+
+
+# --- the same on every machine --------------------------------------------------------------------------------------
+
+PROGRAM = """
+import hashlib
+from muster.core.model import NodeSpec, TaskGroup
+from muster.core.nodes import NodeTable
+from muster.core.overlay import Overlay
+
+table = NodeTable()
+for n in range(60):
+    devices = (0, 2, 8)[n % 3]
+    have = [("cpu", 8000 + 1000 * (n % 5)), ("memory", 64 + n % 7)] + [("nvidia.com/gpu", devices * 1000)][: devices]
+    labels = (("pool", "ab"[n % 2]),)
+    spec = NodeSpec("xyz"[n % 3 - 1], f"n{n}", tuple(have), labels, device_resource="nvidia.com/gpu" * bool(devices),
+                    devices=devices)
+    table.upsert(n, spec)
+digest = hashlib.sha256()
+overlay = Overlay(table)
+for job in range(600):
+    gpu = (0, 250, 1000, 460, 2000)[job % 5]
+    requests = [("cpu", 100 + job % 9 * 50), ("memory", 1 + job % 3)] + [("nvidia.com/gpu", gpu)] * bool(gpu)
+    where, policy = (("pool", "a"),) * (job % 2), "SPREAD" * (job % 7 == 0)
+    group = TaskGroup("g", 1 + job % 4, 1, tuple(requests), where, policy=policy)
+    digest.update(repr(overlay.place_gang((group,), suspects=frozenset({job % 60, 7}))).encode())
+print(digest.hexdigest())
+"""
+
+
+def test_placement_does_not_depend_on_the_hash_seed():  # I8
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1")
+    ]
+    assert found[0] == found[1]
+    assert len(found[0]) == 65
 
 
 # --- caches follow the table ----------------------------------------------------------------------------------------
