@@ -52,7 +52,7 @@ docs: $(STAMP)  ## generate docs/lifecycle.md from the table
 	$(BIN)/python docs/generate_lifecycle.py
 
 bench: $(STAMP)  ## measure the core, the log and the whole path
-	$(BIN)/python -m loadtest.bench $(ARGS)
+	@for bench in loadtest/bench_*.py; do echo "== $$bench"; $(BIN)/python -m loadtest.$$(basename $$bench .py) $(ARGS); done
 
 simulate: $(STAMP)  ## deterministic simulation with faults over SEEDS seeds
 	SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/simulation -q -n $(WORKERS) $(ARGS)
