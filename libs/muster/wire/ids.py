@@ -21,9 +21,10 @@ def job_id(cell: str, namespace: str, request_id: str, index: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:ID_HEX_DIGITS]
 
 
-def body_digest(spec: job_pb2.JobSpec) -> str:
-    """32 hex digits over the item's fields. The trace is not part of it: each retry has its own."""
-    if spec.trace_context:
+def body_digest(spec: job_pb2.JobSpec, *, traced: bool = True) -> str:
+    """32 hex digits over the item's fields. The trace is not part of it: each retry has its own; `traced` False tells
+    that there is none."""
+    if traced and spec.trace_context:
         copy = job_pb2.JobSpec()
         copy.CopyFrom(spec)
         copy.ClearField("trace_context")
