@@ -187,6 +187,7 @@ def _nodes_seen(state: CellState, t: tr.NodesSeen) -> None:
 
 def _cluster_synced(state: CellState, t: tr.ClusterSynced) -> None:
     cluster = _cluster(state, t.cluster)
+    state.clusters_synced += not cluster.synced
     cluster.synced = True
     cluster.unseen = None
 

@@ -145,13 +145,14 @@ class _Pass:
         """Write it, if the transaction still takes it."""
         draft, gang = self.draft, job.gang
         transition = tr.JobPlaced(job.spec.id, job.epoch + 1, placement)
-        if not draft.fits(tr.estimated_bytes(transition)):
+        size = tr.estimated_bytes(transition)
+        if not draft.fits(size):
             return False
         amounts = gang.full
         if gang.minimum_tasks is not None:
             amounts = gang.of_counts({group.group: layout.pods_placed(group) for group in placement})
         draft.spend(gang.pods // PODS_PER_WORK_UNIT)
-        draft.placed(job, transition, amounts)
+        draft.placed(job, transition, size, amounts)
         return True
 
     def _maybe_ask(self, job: Job, queue: Queue) -> None:

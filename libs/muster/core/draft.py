@@ -127,11 +127,11 @@ class Draft:
                 self._overlay.release(*freed)
         return job
 
-    def queued(self, job: Job, transition: tr.JobQueued) -> None:
-        """A job enters."""
+    def queued(self, job: Job, transition: tr.JobQueued, size: int) -> None:
+        """A job enters; `size` is an upper bound of its spec's bytes."""
         spec = job.spec
         self.transitions.append(transition)
-        self.bytes += tr.estimated_bytes(transition)
+        self.bytes += size + tr.QUEUED_BYTES
         self.changed[spec.id] = job
         self._taken_names[spec.namespace, spec.name] = spec.id
         self._job_counts[job.queue] = self._job_counts.get(job.queue, 0) + 1
@@ -150,10 +150,10 @@ class Draft:
         self._job_counts[job.queue] = self._job_counts.get(job.queue, 0) - 1
         self.drop_hold(job.spec.id)
 
-    def placed(self, job: Job, transition: tr.JobPlaced, amounts: Amounts) -> None:
+    def placed(self, job: Job, transition: tr.JobPlaced, size: int, amounts: Amounts) -> None:
         """The cycle has found a place; the overlay is charged already."""
         self.transitions.append(transition)
-        self.bytes += tr.estimated_bytes(transition)
+        self.bytes += size
         self.charge(job.queue, amounts)
 
     # --- jobs -------------------------------------------------------------------------------------------------------

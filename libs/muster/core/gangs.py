@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from muster.core import layout, resources
+from muster.core import transitions as tr
 from muster.core.model import Amounts, TaskGroup
 
 
@@ -33,6 +34,7 @@ class Gang:
     """The task groups of a job and what follows from them. `full` and `minimum` are totals with one "pods" a pod."""
 
     __slots__ = (
+        "bytes",
         "firsts",
         "full",
         "full_map",
@@ -50,6 +52,7 @@ class Gang:
         self.tasks = tasks
         self.shape = shape
         self.refs = 0
+        self.bytes = tr.tasks_bytes(tasks)
         self.pods = layout.pods_total(tasks)
         self.firsts = tuple(layout.first_positions(tasks))
         self.per_pod: tuple[Amounts, ...] = tuple(resources.add(t.requests, ((resources.PODS, 1),)) for t in tasks)

@@ -34,6 +34,7 @@ class Queue:
         "running",
         "spec",
         "starts_jobs",
+        "takes_jobs",
         "usage",
     )
 
@@ -50,10 +51,15 @@ class Queue:
         self.base = 0  # added to the order key: minus the rank of the queue's priority
         self.fifo = spec.ordering == "FIFO"
         self.starts_jobs = True  # this queue and all above it start new jobs (rule Q1)
+        self.takes_jobs = True  # this queue and all above it accept new jobs
 
     @property
     def id(self) -> str:
         return self.spec.id
+
+    def states(self) -> str:
+        """For people: the queues of the path that are not open."""
+        return ", ".join(f'"{q.path}" is {q.spec.state.lower()}' for q in self.chain if q.spec.state != "OPEN")
 
     @property
     def preempts(self) -> bool:
@@ -214,7 +220,9 @@ class QueueTree:
         queue.path = f"{parent.path}/{queue.spec.name}" if parent else queue.spec.name
         self.by_path[queue.path] = queue.id
         queue.chain = (queue, *parent.chain) if parent else (queue,)
-        queue.starts_jobs = all(q.spec.state in ("OPEN", "CLOSED") for q in queue.chain)
+        states = {q.spec.state for q in queue.chain}
+        queue.starts_jobs = not states & {"STOPPED", "DRAINING"}
+        queue.takes_jobs = not states & {"CLOSED", "DRAINING"}
         queue.limits = tuple((q, q.spec.limit) for q in queue.chain if q.spec.limit)
 
     def _rank(self, queue: Queue) -> bool:

@@ -316,6 +316,7 @@ def _load_head(state: CellState, head: HeadPart) -> None:
     for record in head.clusters:
         cluster = state.clusters[record.name] = Cluster(record.name)
         cluster.synced = record.synced
+        state.clusters_synced += record.synced
         cluster.unseen = None if record.unseen is None else dict.fromkeys(record.unseen)
     state.vanished = {node: dict.fromkeys(jobs) for node, jobs in head.vanished}
     state.holds = {hold.job: hold for hold in head.holds}

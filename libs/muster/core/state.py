@@ -78,6 +78,7 @@ class CellState:
         self.node_jobs: dict[int, dict[str, None]] = {}  # node -> jobs with pods placed there
         self.vanished: dict[int, dict[str, None]] = {}  # removed nodes -> jobs with live pods there (LOG-15)
         self.clusters: dict[str, Cluster] = {}
+        self.clusters_synced = 0
 
         self.queues = QueueTree()
         self.entitled: dict[str, tuple[tuple[str, int], ...]] = {}  # queue id -> amounts
@@ -102,13 +103,14 @@ class CellState:
         self.refusals: dict[InboxPosition, tr.CommandRefused] = {}
         self.refusal_order: deque[InboxPosition] = deque()
 
+    @property
+    def any_cluster_synced(self) -> bool:
+        """Whether anything is known of the hardware (rule Q2)."""
+        return self.clusters_synced > 0
+
     def find_by_name(self, namespace: str, name: str) -> str | None:
         """Id of the live job of that name."""
         return self.by_name.get(namespace, {}).get(name)
-
-    @property
-    def any_cluster_synced(self) -> bool:
-        return any(cluster.synced for cluster in self.clusters.values())
 
     def order_key(self, job: Job) -> OrderKey:
         """Where the job stands in the order of its cell (rule F5)."""

@@ -76,11 +76,11 @@ UNBUILT: Final = (
 
 def check_spec(spec: JobSpec) -> None:
     """Raises Rejected for a job that no cell would take."""
-    _check_job(spec)
+    _check_job(spec, tr.spec_bytes(spec))
     check_tasks(spec.tasks)
 
 
-def _check_job(spec: JobSpec) -> None:
+def _check_job(spec: JobSpec, size: int) -> None:
     if not JOB_ID.fullmatch(spec.id):
         raise _invalid("id", "is not a job id of 32 hexadecimal digits")
     for field, value in (("name", spec.name), ("namespace", spec.namespace)):
@@ -99,7 +99,6 @@ def _check_job(spec: JobSpec) -> None:
     for key, _ in spec.cluster_selector:
         if key != CLUSTER_LABEL:
             raise _invalid("cluster_selector", f'clusters have no label "{key}": the only one is "{CLUSTER_LABEL}"')
-    size = tr.spec_bytes(spec)
     if size > JOB_BYTES_MAX:
         raise _invalid("", f"the job has about {size} bytes, at most {JOB_BYTES_MAX} are allowed", "LOG-8")
 
@@ -165,7 +164,8 @@ def submit(draft: Draft, position: InboxPosition, command: commands.SubmitJob) -
     if _is_repeated(draft, spec):
         return
     gang = draft.gang(spec.tasks)
-    _check_job(spec)
+    size = tr.spec_bytes(spec, gang.bytes if gang is not None else None)
+    _check_job(spec, size)
     if gang is None:
         check_tasks(spec.tasks)
         gang = draft.new_gang(spec.tasks)
@@ -174,17 +174,16 @@ def submit(draft: Draft, position: InboxPosition, command: commands.SubmitJob) -
         raise Rejected(
             Code.FAILED_PRECONDITION, "queue", f'queue "{spec.queue}" has queues below it: name a leaf', "Q1"
         )
-    for above in queue.chain:
-        if above.spec.state in ("CLOSED", "DRAINING"):
-            have = f'queue "{above.path}" is {above.spec.state.lower()} and takes no new jobs'
-            raise Rejected(Code.FAILED_PRECONDITION, "queue", have, "Q1")
+    if not queue.takes_jobs:
+        have = f'queue "{spec.queue}" takes no new jobs: {queue.states()}'
+        raise Rejected(Code.FAILED_PRECONDITION, "queue", have, "Q1")
     other = draft.holder_of(spec.namespace, spec.name)
     if other is not None:
         have = f'job "{spec.namespace}/{spec.name}" exists already (id {other}): choose another name or wait'
         raise Rejected(Code.ALREADY_EXISTS, "name", have, "LOG-11")
     _check_can_ever_run(draft, spec, queue, gang)
     job = Job(spec, queue.spec.id, position, draft.now_ms, gang)
-    draft.queued(job, tr.JobQueued(spec, queue.spec.id, position))
+    draft.queued(job, tr.JobQueued(spec, queue.spec.id, position), size)
 
 
 def _is_repeated(draft: Draft, spec: JobSpec) -> bool:
@@ -224,14 +223,13 @@ def _check_can_ever_run(draft: Draft, spec: JobSpec, queue: Queue, gang: Gang) -
                 have = f'the job needs {asked_text}, the limit of queue "{above.path}" is {most_text}'
                 raise Rejected(Code.FAILED_PRECONDITION, "tasks", have, "Q2")
     state = draft.state
-    cluster = spec.cluster_selector[0][1] if spec.cluster_selector else ""
-    if cluster and state.any_cluster_synced and cluster not in state.clusters:
-        near = ", ".join(sorted(state.clusters))
-        raise Rejected(
-            Code.FAILED_PRECONDITION, "cluster_selector", f'no cluster "{cluster}" (there are: {near})', "Q2"
-        )
-    if not state.any_cluster_synced:
+    if not state.clusters_synced:
         return  # nothing is known of the hardware yet
+    cluster = spec.cluster_selector[0][1] if spec.cluster_selector else ""
+    if cluster and cluster not in state.clusters:
+        near = ", ".join(sorted(state.clusters))
+        have = f'no cluster "{cluster}" (there are: {near})'
+        raise Rejected(Code.FAILED_PRECONDITION, "cluster_selector", have, "Q2")
     why = draft.never_fits(gang, cluster)
     if why is not None:
         raise Rejected(Code.FAILED_PRECONDITION, "tasks", f"the job can never run: {why}", "Q2")

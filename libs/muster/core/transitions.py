@@ -16,10 +16,12 @@ from muster.core.model import (
     NodeSpec,
     PodChange,
     QueueSpec,
+    TaskGroup,
     Zone,
 )
 
 LEDGER_VERSION = 1
+QUEUED_BYTES = 128  # of a JobQueued, beside its spec
 
 
 class Transition(Struct, array_like=True, frozen=True, tag_field="kind"):
@@ -300,7 +302,7 @@ class Transaction(Struct, array_like=True, frozen=True):
 def estimated_bytes(transition: Transition) -> int:
     """An upper bound of the encoded size, cheap enough for every transition (LOG-8)."""
     if isinstance(transition, JobQueued):
-        return spec_bytes(transition.spec) + 128
+        return spec_bytes(transition.spec) + QUEUED_BYTES
     if isinstance(transition, (JobPlaced, HoldMade)):
         groups = transition.groups if isinstance(transition, JobPlaced) else transition.placement
         return (
@@ -330,13 +332,23 @@ def estimated_bytes(transition: Transition) -> int:
     return 512 + len(getattr(transition, "message", ""))
 
 
-def spec_bytes(spec: JobSpec) -> int:
-    """Upper bound of the encoded size of a job spec."""
-    text = sum(len(k) + len(v) + 10 for k, v in spec.labels) + sum(len(k) + len(v) + 10 for k, v in spec.annotations)
+def spec_bytes(spec: JobSpec, groups: int | None = None) -> int:
+    """Upper bound of the encoded size of a job spec. `groups`: of its task groups, if known (`tasks_bytes`)."""
+    text = 0
+    for pairs in (spec.labels, spec.annotations):
+        for key, value in pairs:
+            text += len(key) + len(value) + 10
+    if groups is None:
+        groups = tasks_bytes(spec.tasks)
+    return 320 + len(spec.name) + len(spec.queue) + len(spec.namespace) + 4 * (text + groups) // 3
+
+
+def tasks_bytes(tasks: tuple[TaskGroup, ...]) -> int:
+    """What the task groups add to `spec_bytes`."""
     groups = 0
-    for t in spec.tasks:
+    for t in tasks:
         groups += 64 + len(t.name) + len(t.template) + 24 * len(t.requests)
         groups += sum(len(r) for r, _ in t.requests) + sum(len(k) + len(v) + 10 for k, v in t.node_selector)
         groups += sum(24 + len(r.key) + sum(len(v) + 5 for v in r.values) for term in t.affinity for r in term)
         groups += sum(40 + len(x.key) + len(x.value) for x in t.tolerations)
-    return 320 + len(spec.name) + len(spec.queue) + len(spec.namespace) + 4 * (text + groups) // 3
+    return groups
