@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 import pytest
 from tests.unit.runtime.cells import SimCell, cancel, job, nodes, queue
 
 from muster.core import decide as core
+from muster.core import snapshot
 from muster.core import transitions as tr
+from muster.core.apply import apply_transaction
 from muster.core.commands import AnyItem
 from muster.core.model import InboxPosition
 from muster.core.state import CellState
 from muster.runtime.follower import Follower, LedgerBroken
 from muster.runtime.lease import Lease
-from muster.runtime.ports import Stream
+from muster.runtime.ports import Bus, StoredMessage, Stream, StreamSpec
 from muster.runtime.snapshotter import Snapshotter
 from muster.runtime.streams import inbox_spec, leases_spec, ledger_spec
 from muster.runtime.trim import Trimmer
@@ -47,8 +49,6 @@ class Writer:
         )
 
     async def write(self, tx: tr.Transaction) -> int:
-        from muster.core.apply import apply_transaction
-
         seq = await self._ledger.publish(codec.encode_transaction(tx))
         assert apply_transaction(self.state, tx, seq)
         return seq
@@ -79,8 +79,6 @@ async def take_snapshot(cell: SimCell, follower: Follower) -> None:
 
 
 def same(a: CellState, b: CellState) -> bool:
-    from muster.core import snapshot
-
     return [codec.encode_snapshot_part(p) for p in snapshot.dump(a)] == [
         codec.encode_snapshot_part(p) for p in snapshot.dump(b)
     ]
@@ -292,5 +290,42 @@ def test_a_stopped_follower_stops_waiters_of_its_progress() -> None:
             await cancel(catching_up)
         await follower.stop()
         await follower.wait_stopped()
+
+    run(main())
+
+
+class Skipping:
+    """A bus whose ledger leaves one message out, as a reader with a bug would."""
+
+    def __init__(self, bus: Bus, skip: int) -> None:
+        self._bus = bus
+        self._skip = skip
+
+    async def stream(self, spec: StreamSpec) -> Stream:
+        stream = await self._bus.stream(spec)
+        if spec.name != "LEDGER_main":
+            return stream
+        skip, read = self._skip, stream.read
+
+        async def skipping(from_seq: int, *, subject: str | None = None) -> AsyncIterator[Sequence[StoredMessage]]:
+            async for batch in read(from_seq, subject=subject):
+                yield [m for m in batch if m.seq != skip]
+
+        stream.read = skipping  # type: ignore[method-assign]
+        return stream
+
+
+def test_a_missing_message_stops_it() -> None:
+    """The next one would only look void, and the follower would show an old state for ever."""
+
+    async def main() -> None:
+        cell = SimCell()
+        leader = await Writer.of(cell)
+        for i in range(4):
+            await leader.decide(queue(f"q{i}"))
+        follower = Follower(Skipping(cell.connect("f"), 3), "main", clock=SimClock())  # type: ignore[arg-type]
+        with pytest.raises(LedgerBroken):
+            await follower.start()
+        assert not follower.ready
 
     run(main())
