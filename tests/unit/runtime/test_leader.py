@@ -13,6 +13,7 @@ from muster.core import decide as core
 from muster.core import snapshot
 from muster.core import transitions as tr
 from muster.core.model import InboxPosition
+from muster.core.replay import replay
 from muster.core.state import CellState
 from muster.runtime.candidate import Candidate
 from muster.runtime.committer import Deposed
@@ -50,6 +51,17 @@ def check_ledger(cell: SimCell, jobs: int) -> None:
     assert sorted(queued) == sorted(f"job-{i}" for i in range(jobs))
     placed = [t.job for t in transitions(ledger, tr.JobPlaced)]  # type: ignore[attr-defined]
     assert len(placed) == len(set(placed)), "no job runs twice"
+
+
+def check_replay(cell: SimCell) -> None:
+    """I8: the recorded headers over the recorded inbox give the ledger's bytes."""
+    inbox = cell.nats.streams["INBOX_main"].messages
+    items = [(InboxPosition(s, i), item) for s in inbox for i, item in enumerate(codec.decode_inbox(inbox[s].data))]
+    ledger = list(enumerate(cell.ledger(), 1))
+    for replayed in replay(CellState("main"), ledger, items):
+        assert replayed.difference() is None
+        stored = cell.nats.streams["LEDGER_main"].messages[replayed.ledger_seq].data
+        assert codec.encode_transaction(replayed.again) == stored
 
 
 def test_a_term_decides_what_comes_and_followers_see_it() -> None:
@@ -251,6 +263,7 @@ def test_crashes_partitions_and_a_bad_network_lose_and_repeat_nothing(seed: int)
         faults.request_lost_chance = faults.answer_lost_chance = faults.stall_chance = 0.0
         await asyncio.sleep(60)
         check_ledger(cell, 120)
+        check_replay(cell)
         assert len(transitions(cell.ledger(), tr.LeaderElected)) > 1, "nothing happened"
         late = await cell.follower("late")
         assert bytes_of(follower.state) == bytes_of(late.state)
@@ -309,6 +322,7 @@ def test_after_two_terms_died_at_an_item_the_third_puts_it_aside(poison: Callabl
         (aside,) = transitions(ledger, tr.InboxItemQuarantined)
         assert aside.position == positions[7]  # type: ignore[attr-defined]
         assert watch.aside == [positions[7]]
+        check_replay(cell)
         queued = [t.spec.name for t in transitions(ledger, tr.JobQueued)]  # type: ignore[attr-defined]
         assert queued == [f"job-{i}" for i in range(20) if i != 7]
         await writer.write([job(30)])
