@@ -80,7 +80,7 @@ async def _examine(address: str, nats_url: str, cell: str) -> list[Finding]:
 async def _nats(url: str, cell: str) -> AsyncIterator[Finding]:
     try:
         async with connected(url) as client:
-            version = client.connected_server_version
+            version = str(client.connected_server_version).strip("<>").rpartition(" v")[2]
             yield Finding("nats", True, f"{url}, version {version}, round trip {await round_trip_ms(client):.1f} ms")
             for finding in await _streams(client, cell):
                 yield finding
@@ -132,20 +132,26 @@ async def _leases(client: Any) -> AsyncIterator[Finding]:
     subjects = sorted((found.get("state") or {}).get("subjects") or {})
     if "error" not in found and not subjects:
         yield Finding("lease", False, "nobody holds any lease", "start queue-managers and binders")
+    families: dict[str, list[tuple[str, float]]] = {}  # lease without its partition -> (owner, age) of each
     for subject in subjects:
         answer = await api(client, f"STREAM.MSG.GET.{streams.LEASES}", {"last_by_subj": subject})
         message = answer.get("message") or {}
-        name = subject.removeprefix("muster.leases.")
+        owner = str(_lease_record(message).get("owner", ""))
         try:
             at = datetime.fromisoformat(str(message["time"])[:26].rstrip("Z") + "+00:00")
         except (KeyError, ValueError):
             continue
-        age_s = max(0.0, time.time() - at.timestamp())
-        record = _lease_record(message)
-        owner, released = str(record.get("owner", "?")), bool(record.get("released"))
-        seen = f"{name}: {'released by' if released else 'held by'} {owner}, {show.duration(age_s)} ago"
-        advice = f"nobody does the work of {name}: start its service, or see the log of {owner}"
-        yield Finding("lease", age_s <= LEASE_AGE_MAX_S, seen, advice)
+        if owner:  # other notes are kept in the stream as well
+            family = subject.removeprefix("muster.leases.").rstrip("0123456789").rstrip(".")
+            families.setdefault(family, []).append((owner, max(0.0, time.time() - at.timestamp())))
+    for family, leases in families.items():
+        owners = ", ".join(sorted({owner for owner, _ in leases}))
+        stale = [owner for owner, age_s in leases if age_s > LEASE_AGE_MAX_S]
+        oldest = max(age_s for _, age_s in leases)
+        count = f" ({len(leases)} partitions)" if len(leases) > 1 else ""
+        seen = f"{family}{count} held by {owners}, renewed at most {show.duration(oldest)} ago"
+        advice = f"{len(stale)} of {len(leases)} are not renewed: see the log of {', '.join(sorted(set(stale)))}"
+        yield Finding("lease", not stale, seen, advice)
 
 
 def _lease_record(message: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from muster.cli.session import run, unknown_job
 from muster.client import Client, Explained, NotFound
 
 LABEL_WIDTH = 10
+ID_DIGITS = 8
 
 
 def explain(name: str, *, address: str, output: Format) -> None:
@@ -39,7 +40,7 @@ def lines(found: Explained, now_s: float) -> list[str]:
     out += _labelled("needs", [_needs(why)])
     out += _labelled("share", [_share(share) for share in why.shares])
     out += _labelled("in the way", [_blocker(blocker) for blocker in why.blockers])
-    out += _labelled("ahead", list(why.ahead))
+    out += _labelled("ahead", [_ahead(list(why.ahead))])
     if why.unblocked_by:
         out.append(" would run at once if   " + " | ".join(why.unblocked_by))
     return out
@@ -97,6 +98,11 @@ def _blocker(blocker: query_pb2.Blocker) -> str:
     if numbers:
         text += f" ({', '.join(numbers)})"
     return f"{text}  [{blocker.rule}]" if blocker.rule else text
+
+
+def _ahead(jobs: list[str]) -> str:
+    """On one line; ids by their first digits, as `muster get` takes them."""
+    return ", ".join(job[:ID_DIGITS] if len(job) == 32 and job.isalnum() else job for job in jobs)
 
 
 def _labelled(label: str, texts: list[str]) -> list[str]:

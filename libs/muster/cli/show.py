@@ -119,9 +119,9 @@ def amounts(quantities: Mapping[str, str]) -> str:
     for resource in sorted(quantities, key=_rank):
         if resource == resources.PODS:
             continue
-        amount = amount_of(resource, quantities[resource])
-        text = resources.format_amount(resource, amount)
-        parts.append(text if resource == resources.MEMORY else f"{text} {resources.short_name(resource)}")
+        named = resources.SHARED_DEVICE if resource == resources.GPU_MILLI else resource
+        text = resources.format_amount(named, amount_of(resource, quantities[resource]))
+        parts.append(text if named == resources.MEMORY else f"{text} {resources.short_name(named)}")
     return ", ".join(parts) or "nothing"
 
 

@@ -222,7 +222,8 @@ class Up:
         self._say(f"gRPC {plan.grpc}   NATS {plan.nats_url}   events: muster events --follow")
         for url in plan.cluster_urls.values():
             self._say(f"kubectl --server {url} get pods,nodes")
-        self._say("metrics " + "  ".join(f"{name} http://{at}/metrics" for name, at in plan.metrics.items()))
+        for name, at in plan.metrics.items():
+            self._say(f"metrics http://{at}/metrics   {name}")
         traces = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
         self._say(f"traces {'to ' + traces if traces else 'off: set OTEL_EXPORTER_OTLP_ENDPOINT'}")
         self._say(f"environment for other shells: source {self._run_dir / 'env'}")

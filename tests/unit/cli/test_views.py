@@ -1,0 +1,152 @@
+"""What explain, queue list, get, events and top print, from messages as admission sends them."""
+
+import pytest
+from google.protobuf import text_format
+
+from muster.api.v1 import job_pb2, query_pb2, queue_pb2
+from muster.cli import events, explain, jobs, queues, top
+from muster.cli.errors import CliError
+from muster.client import Explained, Job, Queue
+
+EXPLAINED = """
+job {
+  id: "0123456789abcdef0123456789abcdef"
+  spec { name: "bert-large" queue: "research/vision" }
+  status { state: JOB_STATE_QUEUED queue: "research/vision" submit_time { seconds: 1000 } }
+}
+explanation {
+  position: 3 pending: 41
+  expected_start_unknown: "no reservation"
+  needs {
+    task: "ps" replicas: 2 min_replicas: 2
+    resources { key: "cpu" value: "4" } resources { key: "memory" value: "16Gi" }
+  }
+  needs { task: "w" replicas: 8 min_replicas: 4 resources { key: "nvidia.com/gpu" value: "1" } }
+  shares {
+    queue: "research"
+    usage { key: "nvidia.com/gpu" value: "96" }
+    limit { key: "nvidia.com/gpu" value: "128" }
+    entitled { key: "nvidia.com/gpu" value: "100" }
+    with_job { key: "nvidia.com/gpu" value: "104" }
+  }
+  blockers {
+    rule: "G4" kind: "capacity" resource: "nvidia.com/gpu" missing: "1" nodes: 12 message: "fits no block now"
+  }
+  unblocked_by: "1 more gpu" unblocked_by: "min_replicas 3"
+  ahead: "aaaaaaaabbbbbbbbccccccccdddddddd"
+}
+"""
+
+
+def test_an_explanation_line_by_line():
+    found = Explained(text_format.Parse(EXPLAINED, query_pb2.ExplainJobResponse()))
+    assert explain.lines(found, now_s=1000 + 720) == [
+        "bert-large  research/vision  Queued 12 m   position 3 of 41   expected start unknown: no reservation",
+        " needs      2 x (4 cpu, 16Gi) + 4..8 x (1 gpu)",
+        " share      research uses 96 gpu of 100 gpu entitled, limit 128 gpu; with this job 104",
+        " in the way fits no block now (short by 1 gpu, on 12 nodes)  [G4]",
+        " ahead      aaaaaaaa",
+        " would run at once if   1 more gpu | min_replicas 3",
+    ]
+
+
+def test_the_queue_tree_is_indented():
+    found = [
+        Queue(
+            queue_pb2.Queue(path="research", weight=2, state=queue_pb2.QUEUE_STATE_OPEN, limit={"nvidia.com/gpu": "64"})
+        ),
+        Queue(queue_pb2.Queue(path="research/nlp", weight=0, state=queue_pb2.QUEUE_STATE_CLOSED)),
+    ]
+    found[0].proto.status.usage["nvidia.com/gpu"] = "39.5"
+    found[0].proto.status.pending_jobs = 7
+    header, first, second = queues.tree(found).splitlines()
+    assert header.split()[:5] == ["QUEUE", "WEIGHT", "GUARANTEED", "ENTITLED", "USED"]
+    assert first.split() == ["research", "2", "-", "-", "39.5", "-", "64", "gpu", "-", "7", "0", "OPEN"]
+    assert second.startswith("  nlp")
+    assert second.split()[1] == "0"  # weight 0 is said, not taken for absent
+    assert second.endswith("CLOSED")
+
+
+def test_queue_fields_by_short_names():
+    fields = queues.Fields(weight=0, limit=["gpu=64,cpu=500", "memory=2Ti"])
+    assert fields.given() == {"weight": 0, "limit": {"nvidia.com/gpu": "64", "cpu": "500", "memory": "2Ti"}}
+    assert queues.Fields().given() == {}
+
+
+def test_pairs_that_are_none():
+    for text in ("gpu", "=4", "gpu="):
+        with pytest.raises(CliError, match="is not key=value"):
+            jobs.pairs([text], "--limit")
+
+
+LIFE = """
+id: "0123456789abcdef0123456789abcdef"
+spec { name: "j" queue: "q" tasks { name: "main" replicas: 2 }
+  trace_context: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01" }
+status {
+  state: JOB_STATE_FAILED reason: REASON_POD_FAILED exit_code: 3
+  submit_time { seconds: 100 } finish_time { seconds: 190 }
+  pods { wanted: 2 succeeded: 1 failed: 1 }
+  attempts {
+    epoch: 1 reason: REASON_PREEMPTED
+    place_time { seconds: 110 } start_time { seconds: 112 } end_time { seconds: 140 }
+  }
+  attempts {
+    epoch: 2 reason: REASON_POD_FAILED
+    place_time { seconds: 150 } start_time { seconds: 151 } end_time { seconds: 190 }
+    replicas {
+      task: "main" cluster: "sim-a" node: "n1" devices: 3 phase: POD_PHASE_FAILED exit_code: 3 pod: "j-main-0-2-0"
+    }
+  }
+}
+"""
+
+
+def test_the_life_of_a_job():
+    job = Job(text_format.Parse(LIFE, job_pb2.Job()))
+    lines = jobs._portrait(job, wide=False)
+    assert lines[0].startswith("j  q  Failed (PodFailed)   1/2 pods")
+    steps = [line.split("  ", 3)[-1].split(" ", 2)[-1].strip() for line in lines if line.startswith("   ")]
+    assert [step for step in steps if step] == [
+        "Queued in q",
+        "Placed (epoch 1)",
+        "Running",
+        "taken down (Preempted)",
+        "Placed (epoch 2)",
+        "Running",
+        "Failed (PodFailed, exit code 3)",
+    ]
+    assert any("4bf92f3577b34da6a3ce929d0e0e4736" in line for line in lines)
+    assert lines[-1].splitlines()[-1].split() == ["j-main-0-2-0", "sim-a", "n1", "3", "Failed", "3"]
+
+
+def test_event_filters():
+    assert events.subject_filter("main", "", "") == "muster.events.main.*.*.*"
+    assert events.subject_filter("main", "ml", "job.placed") == "muster.events.main.ml.job.placed"
+    assert events.subject_filter("main", "", "job") == "muster.events.main.*.job.*"
+    assert events.matches("muster.events.main.default.job.placed", "muster.events.main.*.job.*")
+    assert not events.matches("muster.events.main.default.queue.updated", "muster.events.main.*.job.*")
+    with pytest.raises(CliError, match="not an event type"):
+        events.subject_filter("main", "", "a.b.c")
+
+
+def test_an_event_on_one_line():
+    data = {"name": "bert", "queue": "research", "reason": "REASON_PLACED", "time": "2026-01-31T17:00:01Z"}
+    text = events.line(12, "muster.events.main.default.job.placed", data)
+    assert text.split() == ["12", "17:00:01", "job.placed", "bert", "research", "Placed"]
+
+
+def test_top_shows_rates_between_two_looks():
+    def look(transactions, at_s):
+        cell = query_pb2.GetCellResponse(cell="main", leader="qm-1", epoch=2, transactions_total=transactions)
+        cell.capacity["nvidia.com/gpu"] = "8"
+        cell.usage["nvidia.com/gpu"] = "2"
+        cell.jobs_by_state["Queued"] = 3
+        return top.Look(cell, [], at_s)
+
+    assert "commits" not in top.render(look(0, 1.0), None)
+    text = top.render(look(100, 3.0), look(0, 1.0))
+    assert "commits 50/s" in text
+    assert "leader qm-1 (epoch 2)" in text
+    assert "GPUs 2 / 8 (25%)" in text
+    assert "queued 3" in text
