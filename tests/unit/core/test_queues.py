@@ -1,0 +1,188 @@
+"""The tree of queues: rules Q1, Q3, Q4."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.core import commands as c
+from muster.core.limits import QUEUE_DEPTH_MAX
+from muster.core.model import JobState
+
+
+def paths(world):
+    return [queue.path for queue in world.state.queues.subtree()]
+
+
+def test_ids_come_from_a_counter_and_paths_from_the_parents(world):
+    world.queue("research/vision")
+    tree = world.state.queues
+    assert paths(world) == ["research", "research/vision"]
+    assert (tree.find("research").id, tree.find("research/vision").id) == ("q1", "q2")
+    world.cell.send(c.DeleteQueue("research/vision"))
+    world.queue("batch")
+    assert world.state.queues.find("batch").id == "q3"  # never given twice
+
+
+def test_a_change_counts_a_revision_and_the_same_again_writes_nothing(world):
+    assert world.queue("research", weight=3)[0].spec.revision == 2
+    assert world.queue("research", weight=3) == []
+
+
+@pytest.mark.parametrize(
+    ("expect", "code"), [(0, "ALREADY_EXISTS"), (2, "ABORTED")], ids=["must not exist", "another revision"]
+)
+def test_the_revision_the_caller_has_seen_is_compared(world, expect, code):
+    assert world.reject(world.queue("research", expect=expect, weight=2)).code == code
+    assert world.queue("research", expect=1, weight=2)
+    assert world.reject(world.queue("other", expect=1)).code == "NOT_FOUND"
+    assert world.reject(world.cell.send(c.DeleteQueue("research", expected_revision=1))).code == "ABORTED"
+
+
+@pytest.mark.parametrize("path", ["", "Research", "research//vision", "a_b", "x" * 64, "research/"])
+def test_names_are_checked(world, path):
+    assert world.reject(world.queue(path)).code in ("INVALID_ARGUMENT", "NOT_FOUND")
+
+
+def test_an_unknown_parent_is_refused_with_the_nearest(world):
+    refusal = world.reject(world.queue("reserch/vision"))
+    assert refusal.message == 'queue "reserch" does not exist (did you mean "research"?)'
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "code"),
+    [
+        ("guaranteed", (("cpu", 1),), "UNIMPLEMENTED"),
+        ("lending_limit", (("cpu", 1),), "UNIMPLEMENTED"),
+        ("ordering", "FAIR", "UNIMPLEMENTED"),
+        ("preemption", "ANY", "UNIMPLEMENTED"),
+        ("ordering", "LIFO", "INVALID_ARGUMENT"),
+        ("preemption", "", "INVALID_ARGUMENT"),
+        ("state", "SHUT", "INVALID_ARGUMENT"),
+        ("weight", -1, "INVALID_ARGUMENT"),
+        ("priority", 1 << 40, "INVALID_ARGUMENT"),
+        ("limit", (("memory", 1), ("cpu", 1)), "INVALID_ARGUMENT"),
+        ("limit", (("cpu", -1),), "INVALID_ARGUMENT"),
+    ],
+)
+def test_settings_are_refused_by_field(world, field, value, code):
+    refusal = world.reject(world.queue("batch", **{field: value}))
+    assert (refusal.code, refusal.field.split(".")[0]) == (code, field)
+
+
+def test_depth_is_limited(world):
+    path = "research"
+    for n in range(QUEUE_DEPTH_MAX - 1):
+        path = f"{path}/q{n}"
+        world.queue(path)
+    assert world.state.queues.find(path) is not None
+    assert "deep" in world.reject(world.queue(f"{path}/more")).message
+    world.queue("other")
+    world.queue("other/child")
+    assert "deep" in world.reject(world.queue("other", to=f"{path}/other")).message
+
+
+def test_a_move_takes_the_subtree_its_jobs_and_its_usage_along(world):
+    world.nodes()
+    for path in ("research/vision", "research/vision/gan", "batch"):
+        world.queue(path)
+    world.submit("a", queue="research/vision/gan")
+    world.queue("research/vision", to="batch/images")
+    assert paths(world) == ["batch", "batch/images", "batch/images/gan", "research"]
+    tree = world.state.queues
+    assert tree.find("batch").usage == {"cpu": 1000, "pods": 1}
+    assert tree.find("research").usage == {}
+    assert tree.path(world.job("a").queue) == "batch/images/gan"
+    world.pods("a", 3)
+    assert tree.find("batch").usage == {}
+
+
+def test_a_cycle_is_refused(world):
+    world.queue("research/vision")
+    refusal = world.reject(world.queue("research", to="research/vision/research"))
+    assert (refusal.code, refusal.rule) == ("INVALID_ARGUMENT", "Q1")
+    assert "cycle" in refusal.message
+    assert "cycle" in world.reject(world.queue("research", to="research/research")).message
+
+
+def test_a_move_onto_another_queue_is_refused(world):
+    world.queue("batch")
+    assert world.reject(world.queue("batch", to="research")).code == "ALREADY_EXISTS"
+    assert world.reject(world.queue("nowhere", to="somewhere")).code == "NOT_FOUND"
+
+
+def test_a_rename_is_a_move(world):
+    world.queue("research", to="science")
+    assert paths(world) == ["science"]
+    assert world.state.queues.find("science").id == "q1"
+
+
+def test_a_queue_with_jobs_gets_no_children_and_is_not_deleted(world):
+    world.submit("a")
+    assert world.reject(world.queue("research/vision")).code == "FAILED_PRECONDITION"
+    refusal = world.reject(world.cell.send(c.DeleteQueue("research")))
+    assert "1 jobs" in refusal.message
+    world.cell.send(c.CancelJob(world.id("a")))
+    world.queue("research/vision")
+    assert world.reject(world.cell.send(c.DeleteQueue("research"))).code == "FAILED_PRECONDITION"
+    world.cell.send(c.DeleteQueue("research/vision"))
+    world.cell.send(c.DeleteQueue("research"))
+    assert paths(world) == []
+
+
+def test_queue_commands_in_one_message_see_each_other(world):
+    done = world.cell.send(
+        c.UpsertQueue("a", world.state.queues.find("research").spec),
+        c.UpsertQueue("a/b", world.state.queues.find("research").spec),
+        c.SubmitJob(world.spec("x", queue="a/b")),
+        c.DeleteQueue("a/b"),
+        c.DeleteQueue("research"),
+    )
+    assert [type(t).__name__ for t in done][:5] == [
+        "QueueUpserted",
+        "QueueUpserted",
+        "JobQueued",
+        "CommandRefused",
+        "QueueRemoved",
+    ]
+
+
+def test_limits_hold_along_the_path_and_are_charged_from_the_placement(world):
+    world.nodes(4)
+    world.queue("research", limit=(("cpu", 3000),))
+    world.queue("research/a")
+    world.queue("research/b", limit=(("cpu", 1000),))
+    for n in range(3):
+        world.submit(f"a{n}", queue="research/a")
+        world.submit(f"b{n}", queue="research/b")
+    placed = sorted(name for name in ("a0", "a1", "a2", "b0", "b1", "b2") if world.job(name).state is JobState.PLACED)
+    assert placed == ["a0", "a1", "b0"]
+    world.pods("a0", 3)
+    assert world.job("a2").state is JobState.PLACED
+    assert world.job("b1").state is JobState.QUEUED
+
+
+def test_a_lower_limit_stops_new_jobs_and_a_higher_one_lets_them_go(world):
+    world.nodes(4)
+    world.queue("research", limit=(("cpu", 500),))
+    assert world.reject(world.submit("a")).rule == "Q2"
+    world.queue("research", limit=(("cpu", 1000),))
+    world.submit("b")
+    world.submit("c")
+    assert (world.job("b").state, world.job("c").state) == (JobState.PLACED, JobState.QUEUED)
+    world.queue("research", limit=())
+    assert world.job("c").state is JobState.PLACED
+
+
+def test_a_stopped_queue_starts_nothing_and_a_draining_one_lets_its_jobs_go(world):
+    world.nodes()
+    world.submit("a")
+    world.queue("research", state="STOPPED")
+    world.submit("b")
+    assert (world.job("a").state, world.job("b").state) == (JobState.PLACED, JobState.QUEUED)
+    world.queue("research", state="DRAINING")
+    assert (world.job("a").state, world.job("a").reason) == (JobState.STOPPING, "QueueDrained")
+    world.pods("a", 5)
+    world.queue("research")
+    assert world.job("b").state is JobState.PLACED
+    world.cell.wait(1000)
+    assert world.job("a").state is JobState.PLACED
