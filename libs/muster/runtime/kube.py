@@ -84,8 +84,9 @@ class KubeApi(Protocol):
 
     async def get_pod(self, namespace: str, name: str) -> Pod: ...
 
-    async def delete_pod(self, namespace: str, name: str, *, uid: str) -> None:
-        """Ask for deletion with the pod's own grace period. Conflict if the name now belongs to another uid."""
+    async def delete_pod(self, namespace: str, name: str, *, uid: str, finished: bool = False) -> None:
+        """Ask for deletion with the pod's own grace period; a pod whose containers have `finished` needs none, and
+        goes even when its node cannot be asked. Conflict if the name now belongs to another uid."""
 
     async def patch_pod(self, namespace: str, name: str, body: bytes) -> Pod:
         """Apply a JSON merge patch."""

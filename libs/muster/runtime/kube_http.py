@@ -90,8 +90,10 @@ class HttpKubeApi:
     async def get_pod(self, namespace: str, name: str) -> Pod:
         return PODS.decoder.decode(await self._request("GET", _pod(namespace, name)))
 
-    async def delete_pod(self, namespace: str, name: str, *, uid: str) -> None:
-        options = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+    async def delete_pod(self, namespace: str, name: str, *, uid: str, finished: bool = False) -> None:
+        options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+        if finished:
+            options["gracePeriodSeconds"] = 0
         await self._request("DELETE", _pod(namespace, name), msgspec.json.encode(options))
 
     async def patch_pod(self, namespace: str, name: str, body: bytes) -> Pod:

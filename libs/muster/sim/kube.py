@@ -131,11 +131,14 @@ class SimKube:
         self.audit.add(self.now_ms(), "patch", "pods", pod, user_agent=agent, code=200)
         return pod
 
-    def delete(self, namespace: str, name: str, uid: str, agent: str) -> None:
+    def delete(self, namespace: str, name: str, uid: str, agent: str, *, at_once: bool = False) -> None:
         pod = self._get(namespace, name)
         if uid and pod["metadata"]["uid"] != uid:
             raise kube.Conflict(f"uid {uid} is not {pod['metadata']['uid']}", status=409, reason="Conflict")
         self.audit.add(self.now_ms(), "delete", "pods", pod, user_agent=agent, code=200)
+        if at_once:  # grace period 0: no kubelet is asked
+            self._remove(pod["metadata"]["uid"])
+            return
         if pod["metadata"].get("deletionTimestamp"):
             return
         pod["metadata"]["deletionTimestamp"] = str(self.now_ms())
@@ -192,7 +195,10 @@ class SimKube:
 
     def _start(self, uid: str) -> None:
         pod = self._alive(uid)
-        if pod is None or pod["metadata"].get("deletionTimestamp") or self._unreachable(pod):
+        if pod is None or pod["metadata"].get("deletionTimestamp"):
+            return
+        if self._unreachable(pod):
+            self._later(0.5, self._start, uid)
             return
         pod["status"] = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
         self._record("pods", "MODIFIED", pod)
@@ -290,8 +296,8 @@ class SimKubeApi:
     async def get_pod(self, namespace: str, name: str) -> Pod:
         return _as(Pod, await self._read(lambda: self._server.get(namespace, name)))
 
-    async def delete_pod(self, namespace: str, name: str, *, uid: str) -> None:
-        await self._write(lambda: self._server.delete(namespace, name, uid, self._agent))
+    async def delete_pod(self, namespace: str, name: str, *, uid: str, finished: bool = False) -> None:
+        await self._write(lambda: self._server.delete(namespace, name, uid, self._agent, at_once=finished))
 
     async def patch_pod(self, namespace: str, name: str, body: bytes) -> Pod:
         patch = msgspec.json.decode(body)

@@ -19,6 +19,7 @@ class PodCache:
         self._by_job: dict[str, dict[PodKey, Observed]] = {}
         self._by_cluster: dict[str, dict[PodKey, Observed]] = {}
         self._unconfirmed: dict[PodKey, Observed] = {}  # oldest first
+        self._epochs: dict[str, dict[int, int]] = {}  # job -> epoch -> pods
 
     def get(self, key: PodKey) -> Observed | None:
         pods = self._by_job.get(key.job)
@@ -28,6 +29,11 @@ class PodCache:
         """A copy: the caller may change the cache while it looks."""
         pods = self._by_job.get(job)
         return () if pods is None else tuple(pods.values())
+
+    def any_before(self, job: str, epoch: int) -> bool:
+        """Whether a pod of an earlier epoch is still there."""
+        epochs = self._epochs.get(job)
+        return epochs is not None and any(earlier < epoch for earlier in epochs)
 
     def of_cluster(self, cluster: str) -> dict[PodKey, Observed]:
         return self._by_cluster.setdefault(cluster, {})
@@ -50,6 +56,9 @@ class PodCache:
         before = pods.get(pod.key)
         if before is not None:
             pod.first_ms = before.first_ms
+        else:
+            epochs = self._epochs.setdefault(pod.key.job, {})
+            epochs[pod.key.epoch] = epochs.get(pod.key.epoch, 0) + 1
         pods[pod.key] = pod
         self.of_cluster(pod.cluster)[pod.key] = pod
         if pod.confirmed:
@@ -67,6 +76,15 @@ class PodCache:
         del pods[pod.key]
         if not pods:
             del self._by_job[pod.key.job]
+        self._count_out(pod.key)
         self.of_cluster(pod.cluster).pop(pod.key, None)
         self._unconfirmed.pop(pod.key, None)
         return True
+
+    def _count_out(self, key: PodKey) -> None:
+        epochs = self._epochs[key.job]
+        epochs[key.epoch] -= 1
+        if not epochs[key.epoch]:
+            del epochs[key.epoch]
+        if not epochs:
+            del self._epochs[key.job]

@@ -135,11 +135,12 @@ class Performer:
 
     async def _delete(self, op: Op) -> None:
         before = self._cache.get(op.key)
-        if before is None or before.uid != op.uid or before.leaving or not self._reviewer.unwanted(before):
+        leaving = before is not None and before.leaving and not op.finished
+        if before is None or before.uid != op.uid or leaving or not self._reviewer.unwanted(before):
             self._reviewer.done(op)
             return
         try:
-            await self._apis[op.cluster].delete_pod(op.namespace, op.name, uid=op.uid)
+            await self._apis[op.cluster].delete_pod(op.namespace, op.name, uid=op.uid, finished=op.finished)
         except kube.NotFound:
             self._reviewer.done(op)
             if self._cache.remove(before):

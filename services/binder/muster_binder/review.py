@@ -122,7 +122,10 @@ class Reviewer:
     def gone(self, pod: Observed) -> None:
         """`pod` was removed from its cluster; what it last showed, if it was final, wins."""
         job = self._state().jobs.get(pod.key.job)
-        if job is None or not self._is_current(job, pod.key) or not self._owner.owns(pod.key.job, pod.cluster):
+        if job is None or not self._owner.owns(pod.key.job, pod.cluster):
+            return
+        if not self._is_current(job, pod.key):
+            self._next_epoch(job)
             return
         if pod.finished:
             self._report(job, pod)
@@ -134,6 +137,9 @@ class Reviewer:
         if before is not None:
             self._cache.remove(before)
         job = self._state().jobs.get(op.key.job)
+        if job is not None and before is not None and not self._is_current(job, op.key):
+            self._next_epoch(job)
+            return
         if job is None or not self._is_current(job, op.key) or self._known_phase(job, op.key) >= SUCCEEDED:
             return
         phase = job.phases[op.key.pod]
@@ -158,6 +164,7 @@ class Reviewer:
             and self._is_current(job, key)
             and self._known_phase(job, key) == PLACED
             and self._cache.get(key) is None
+            and not self._cache.any_before(key.job, job.epoch)
         )
 
     def to_create(self, key: PodKey) -> tuple[Gang, Slot] | tuple[None, None]:
@@ -236,6 +243,10 @@ class Reviewer:
 
     def _review_missing(self, job: Job, *, fresh: bool) -> None:
         """Pods of the current placement that the cache does not hold."""
+        if job.state in ACTIVE and self._cache.any_before(job.spec.id, job.epoch):
+            for pod in self._earlier_pods(job):
+                self.review_pod(pod)
+            return  # `gone` comes back here
         gang: Gang | None = None
         for position, phase in enumerate(job.phases):
             if phase >= SUCCEEDED:
@@ -254,6 +265,15 @@ class Reviewer:
                 continue
             wait_s = self._owner.fence_s(job.spec.id) if phase == PLACED else 0.0
             self._start(Op(Kind.CONFIRM, key, slot.cluster, job.spec.namespace, slot.name), wait_s)
+
+    def _earlier_pods(self, job: Job) -> list[Observed]:
+        """Pods of placements before the current one: no two epochs of a job have pods at the same time (LOG-15)."""
+        return [pod for pod in self._cache.of_job(job.spec.id) if pod.key.epoch < job.epoch]
+
+    def _next_epoch(self, job: Job) -> None:
+        """A pod of an earlier epoch was removed; the current one may begin when it was the last."""
+        if job.state in ACTIVE and not self._cache.any_before(job.spec.id, job.epoch):
+            self._review_missing(job, fresh=False)
 
     def _create(self, job: Job, key: PodKey, cluster: str, name: str, *, fresh: bool) -> None:
         gang = self._gangs[job.spec.id] = self.gang(job)
@@ -306,8 +326,9 @@ class Reviewer:
         )
 
     def _delete(self, pod: Observed) -> None:
-        if not pod.leaving:
-            self._start(Op(Kind.DELETE, pod.key, pod.cluster, pod.namespace, pod.name, uid=pod.uid), 0.0)
+        if not pod.leaving or pod.finished:
+            op = Op(Kind.DELETE, pod.key, pod.cluster, pod.namespace, pod.name, uid=pod.uid, finished=pod.finished)
+            self._start(op, 0.0)
 
     def _start(self, op: Op, delay_s: float) -> None:
         if op.key not in self._doing:

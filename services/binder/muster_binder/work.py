@@ -35,9 +35,9 @@ class Kind(IntEnum):
 
 class Op:
     """One thing to do to one pod. `fresh`: this replica held the partition when the pod was placed, so nobody else can
-    have tried it."""
+    have tried it. `finished`: the containers of the pod to delete have stopped."""
 
-    __slots__ = ("cluster", "fresh", "key", "kind", "name", "namespace", "tries", "uid")
+    __slots__ = ("cluster", "finished", "fresh", "key", "kind", "name", "namespace", "tries", "uid")
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class Op:
         *,
         uid: str = "",
         fresh: bool = False,
+        finished: bool = False,
     ) -> None:
         self.kind = kind
         self.key = key
@@ -57,6 +58,7 @@ class Op:
         self.name = name
         self.uid = uid
         self.fresh = fresh
+        self.finished = finished
         self.tries = 0
 
 

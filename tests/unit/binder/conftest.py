@@ -167,12 +167,12 @@ class ScriptedApi(SimKubeApi):
         self.calls.append("get")
         return await super().get_pod(namespace, name)
 
-    async def delete_pod(self, namespace: str, name: str, *, uid: str) -> None:
+    async def delete_pod(self, namespace: str, name: str, *, uid: str, finished: bool = False) -> None:
         self.calls.append("delete")
         when, error = self.deletes.popleft() if self.deletes else ("", None)
         if error is not None and when == "before":
             raise error
-        await super().delete_pod(namespace, name, uid=uid)
+        await super().delete_pod(namespace, name, uid=uid, finished=finished)
         if error is not None:
             raise error
 

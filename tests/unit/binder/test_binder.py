@@ -443,3 +443,59 @@ def test_everything_ends_in_a_hostile_cluster(in_world: Run, template: Any) -> N
         assert world.inbox.rejections == []
 
     in_world(scenario)
+
+
+def test_an_unanswered_create_of_a_new_owner_also_waits_for_the_fence(in_idle_world: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.queue(1)
+        world.place(1)
+        world.api.creates.append(("before", transient()))
+        world.partitions.since_s = asyncio.get_running_loop().time()
+        async with world.running():
+            assert world.api.calls == ["create"]
+            world.stop(1)
+            await asyncio.sleep(7.5)  # its own create has settled, but the fence ends at 8 s
+            assert world.phases(1) == []
+            await asyncio.sleep(3)
+            assert world.phases(1) == [PodPhase.GONE]
+
+    in_idle_world(scenario)
+
+
+def test_a_pod_that_vanished_unseen_is_gone_and_not_created_again(in_world: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.server.faults.watch_cut_chance = 1.0
+        world.submit(1)
+        await asyncio.sleep(1)
+        world.server.pods.clear()  # and nobody says so
+        await asyncio.sleep(15)
+        assert world.phases(1) == [PodPhase.CREATED, PodPhase.GONE]
+        assert world.api.calls.count("create") == 1
+
+    in_world(scenario)
+
+
+def test_a_new_epoch_begins_when_the_pods_of_the_old_one_are_removed(in_world: Run, template: Any) -> None:
+    async def scenario(world: World) -> None:
+        world.submit(1, template=template(run_seconds=1, exit_code=1))
+        await world.acknowledge_until(lambda: world.job(1).phases[0] == PodPhase.FAILED)
+        world.stop(1, JobState.QUEUED)
+        world.ledger.commit(tr.JobRequeued(world.job(1).id, "PodFailed"))
+        world.api.deletes += [("before", transient())] * 3
+        world.place(1, epoch=2)
+        seen: set[tuple[str, ...]] = set()
+        for _ in range(100):
+            await asyncio.sleep(0.05)
+            seen.add(tuple(pod["metadata"]["labels"]["muster.io/epoch"] for pod in world.pods))
+        assert seen - {()} == {("1",), ("2",)}  # never both at once
+
+    in_world(scenario)
+
+
+def test_a_large_gang_is_created_in_linear_time(in_world: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.submit(1, replicas=2000)
+        await world.acknowledge_until(lambda: world.job(1).phases.count(PodPhase.RUNNING) == 2000)
+        assert world.api.calls == ["create"] * 2000
+
+    in_world(scenario)
