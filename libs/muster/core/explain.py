@@ -21,7 +21,7 @@ from muster.core.model import Amounts, JobState, Reason
 from muster.core.overlay import Overlay
 from muster.core.preemption import cluster_mask
 from muster.core.queues import Queue
-from muster.core.shortfall import GroupShortfall, Shortfall, shortfall
+from muster.core.shortfall import Cause, GroupShortfall, Shortfall, shortfall
 from muster.core.state import CellState
 
 AHEAD_SHOWN: Final = 5
@@ -247,6 +247,7 @@ def _of_group(group: GroupShortfall, short: Shortfall) -> list[Blocker]:
     if group.fitting_pods >= group.needed_pods:
         return []
     kind = "device" if resources.is_device(group.limiting) else "capacity"
+    busy = dict(group.excluded).get(Cause.BUSY, 0)
     found = [
         Blocker(
             rule="G1",
@@ -256,12 +257,14 @@ def _of_group(group: GroupShortfall, short: Shortfall) -> list[Blocker]:
             needed=group.needed_pods,
             available=group.fitting_pods,
             missing=group.missing_on_best,
-            nodes=group.suitable_nodes,
+            nodes=busy,
             message=f"cluster {short.cluster}: {group.fitting_pods} of {group.needed_pods} {group.name} fit now"
             + (f", {group.limiting} is short" if group.limiting else ""),
         )
     ]
     for cause, nodes in group.excluded:
+        if cause == Cause.BUSY:
+            continue  # said already
         name = _KIND_OF.get(cause, cause)
         message = f"{nodes} nodes are out for {group.name}: {cause}"
         found.append(Blocker(_RULE_OF_KIND.get(cause, "G4"), name, group.name, nodes=nodes, message=message))

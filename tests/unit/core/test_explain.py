@@ -1,0 +1,140 @@
+"""Why a job is where it is: I5, rule B4."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.core import commands as c
+from muster.core.errors import Rejected
+from muster.core.explain import explain
+from muster.core.preemption import plan_preemption
+
+
+def why(world, name):
+    return explain(world.state, world.id(name))
+
+
+def blockers(world, name):
+    return [(b.kind, b.rule) for b in why(world, name).blockers]
+
+
+def test_position_among_the_queued_jobs_of_its_queue(world):
+    for n, priority in enumerate((0, 0, 5)):
+        world.submit(f"job-{n}", cpu=1000 + n, priority=priority)
+        world.cell.now_ms += 10
+    told = why(world, "job-1")
+    assert (told.position, told.pending) == (3, 3)
+    assert told.ahead == (world.id("job-2"), world.id("job-0"))
+    assert told.expected_start_unknown
+
+
+def test_without_nodes(world):
+    world.submit("a")
+    told = why(world, "a")
+    assert told.blockers[0].kind == "capacity"
+    assert told.summary == "Queued for 0 s: there are no nodes it may use"
+
+
+def test_missing_capacity_in_numbers(world):
+    world.nodes(3)
+    world.submit("filler", cpu=3000, replicas=3)
+    world.submit("a", cpu=2000, replicas=3)
+    (blocker,) = why(world, "a").blockers
+    assert (blocker.rule, blocker.resource, blocker.missing, blocker.nodes) == ("G1", "cpu", 1000, 3)
+    assert (blocker.needed, blocker.available) == (3, 0)
+    assert any("1 more cpu" in line for line in why(world, "a").unblocked_by)
+
+
+def test_nodes_that_are_out_are_counted_by_cause(world):
+    world.nodes(2, cpu=8000)
+    world.submit("a", cpu=5000, replicas=2)
+    world.submit("b", cpu=5000, replicas=2)
+    world.cell.send(c.NodesReported("sim-a", (world.node("node-1", cpu=8000, cordoned=True),)))
+    assert ("cordoned", "G4") in blockers(world, "b")
+
+
+def test_part_of_a_gang_fits(world):
+    world.nodes(4)
+    world.submit("filler", cpu=4000)
+    world.submit("a", cpu=4000, replicas=4)
+    assert any(line == "min_replicas of main 3" for line in why(world, "a").unblocked_by)
+
+
+def test_a_limit_on_the_path_with_how_much_over(world):
+    world.nodes(4)
+    world.queue("research", limit=(("cpu", 4000),))
+    world.queue("research/a")
+    world.submit("one", queue="research/a", cpu=3000)
+    world.submit("two", queue="research/a", cpu=3000)
+    told = why(world, "two")
+    (blocker,) = told.blockers
+    assert (blocker.rule, blocker.kind, blocker.subject) == ("F6", "queue-limit", "research")
+    assert (blocker.resource, blocker.needed, blocker.available, blocker.missing) == ("cpu", 3000, 1000, 2000)
+    assert [share.queue for share in told.shares] == ["research/a", "research"]
+    assert dict(told.shares[1].usage)["cpu"] == 3000
+    assert dict(told.shares[1].with_job)["cpu"] == 6000
+    assert told.shares[1].over == (("cpu", 2000),)
+    assert told.summary.endswith("queue research uses 3 of 4 cpu, the job needs 3")
+
+
+def test_a_stopped_queue(world):
+    world.nodes()
+    world.submit("a", cpu=4000)
+    world.queue("research", state="STOPPED")
+    world.submit("b")
+    assert blockers(world, "b")[0] == ("queue-state", "Q1")
+
+
+def test_a_backoff(world):
+    world.nodes()
+    world.submit("a")
+    world.cell.send(c.PlacementRejected("sim-a", world.id("a"), 1, 0))
+    world.pods("a", 5)
+    told = why(world, "a")
+    assert (told.blockers[0].kind, told.rule) == ("backoff", "G5")
+    assert (told.position, told.pending) == (1, 1)
+
+
+def test_what_is_held_for_another(world):
+    world.nodes(1)
+    world.submit("low", cpu=4000)
+    world.submit("high", cpu=4000, priority=5)
+    plan = plan_preemption(world.state, world.id("high"))
+    world.cell.send(c.PreemptionPlanned(world.id("high"), 1, plan.victims, plan.placement))
+    world.submit("late", cpu=1000)
+    assert "its 1 victims are gone: what they free is held for it" in why(world, "high").unblocked_by
+    assert blockers(world, "late")[0][0] == "capacity"
+    world.nodes(1, cpu=5000)
+    world.submit("other", cpu=1500)
+    assert blockers(world, "other")
+
+
+def test_a_job_that_fits_but_was_not_looked_at_yet(world):
+    world.nodes()
+    world.cell.write(c.SubmitJob(world.spec("a")))
+    world.cell.work_limit = 1
+    world.cell.step()
+    assert why(world, "a").blockers == ()
+    assert "next cycle" in why(world, "a").summary
+
+
+def test_every_state_has_a_story(world):
+    world.nodes(2)
+    world.submit("a", replicas=2)
+    assert why(world, "a").summary == "Placed for 0 s: 2 pods on 1 nodes, epoch 1"
+    world.pods("a", 1)
+    assert why(world, "a").summary.startswith("Starting")
+    world.pods("a", 2)
+    world.cell.wait(65_000)
+    world.cell.send(c.UpsertQueue("other", world.state.queues.find("research").spec))
+    assert why(world, "a").summary.startswith("Running for 65 s")
+    world.cell.send(c.CancelJob(world.id("a"), actor="ann"))
+    told = why(world, "a")
+    assert told.summary.startswith("Stopping, then Cancelled: CancelledByUser (cancelled by ann)")
+    assert (told.position, told.pending, told.blockers) == (0, 0, ())
+    world.pods("a", 5)
+    assert why(world, "a").summary == "Cancelled 0 s ago: CancelledByUser (cancelled by ann)"
+    world.cell.send(c.DeleteQueue("research"))
+    assert why(world, "a").shares == ()
+    with pytest.raises(Rejected):
+        explain(world.state, "x")
