@@ -108,7 +108,6 @@ class Binder:
             inbox, needed=self._needed, consumed=lambda: ledger.state.position, clock=clock, metrics=metrics
         )
         self._reviewer = Reviewer(
-            cell,
             state=lambda: ledger.state,
             cache=self.cache,
             outbox=self.outbox,

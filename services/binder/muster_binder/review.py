@@ -64,7 +64,6 @@ class Reviewer:
 
     def __init__(
         self,
-        cell: str,
         *,
         state: Callable[[], CellState],
         cache: PodCache,
@@ -75,7 +74,6 @@ class Reviewer:
         settings: ReviewSettings,
         metrics: BinderMetrics,
     ) -> None:
-        self._cell = cell
         self._state = state
         self._cache = cache
         self._outbox = outbox
@@ -210,12 +208,13 @@ class Reviewer:
         known = self._gangs.get(job.spec.id)
         if known is not None and known.epoch == job.epoch:
             return known
+        state = self._state()
         return Gang(
-            self._cell,
+            state.cell,
             job.spec,
             job.epoch,
             job.placement,
-            self._state().nodes.spec,
+            state.nodes.spec,
             default_image=self._settings.default_image,
         )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,8 @@ users: [{{name: u, user: {{token: TOKEN}}}}]
     assert tokens == ["Bearer old", "Bearer new"]
     await api.close()
     await runner.cleanup()
+
+
+def test_a_plain_url_does_not_cost_the_generated_client() -> None:
+    code = "import sys, muster.runtime.kube_config; sys.exit('kubernetes_asyncio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
