@@ -14,14 +14,14 @@ from typing import Any, Final
 from msgspec.structs import force_setattr
 
 from muster.core import transitions as tr
+from muster.core.due import drop_spent_timers, wake
 from muster.core.errors import InvariantBroken
-from muster.core.jobs import Job, advance, is_over, live_positions
+from muster.core.jobs import RUNNING_STATES, Job, advance, is_over, live_positions
 from muster.core.limits import REFUSALS_REMEMBERED_MAX
-from muster.core.model import Amounts, GroupPlacement, JobState
+from muster.core.model import Amounts, GroupPlacement
 from muster.core.state import Ask, CellState, Cluster, Forgotten, Hold
-from muster.core.timers import Due, TimerEntry
+from muster.core.timers import Due
 
-RUNNING_STATES: Final = frozenset({JobState.PLACED, JobState.STARTING, JobState.RUNNING})
 STRUCTURAL: Final = frozenset(
     {tr.NodeUpserted, tr.NodeRemoved, tr.NodeZonesUpdated, tr.QueueUpserted, tr.QueueRemoved}
 )  # after these a cycle needs the new nodes or queues, so it waits for the next transaction
@@ -53,58 +53,6 @@ def apply_transaction(state: CellState, tx: tr.Transaction, ledger_seq: int) -> 
 def apply(state: CellState, transition: tr.Transition) -> None:
     """Fold one transition."""
     _APPLY[type(transition)](state, transition)
-
-
-# --- time -----------------------------------------------------------------------------------------------------------
-
-
-def wake(state: CellState) -> None:
-    """Time has moved: jobs whose backoff is over are pending again, preemption may be asked for again."""
-    others = state.timers.others
-    kept = []  # those that the leader decides stay until it has
-    while others and others[0][0] <= state.now_ms:
-        entry = others.pop(0)
-        if entry[1] not in (Due.BACKOFF_OVER, Due.REQUEST_AGAIN):
-            kept.append(entry)
-        elif not timer_is_spent(state, entry):
-            job = state.jobs[entry[2]]
-            if entry[1] == Due.BACKOFF_OVER:
-                state.pending.add(state.class_key(job), state.order_key(job))
-            else:
-                state.pending.open(state.pending.classes[state.class_key(job)])
-    others.update(kept)
-
-
-def timer_is_spent(state: CellState, entry: TimerEntry) -> bool:
-    """Whether a timer's reason to be is gone."""
-    due_ms, what, job_id, epoch = entry
-    if what == Due.HOLD_EXPIRES:
-        hold = state.holds.get(job_id)
-        return hold is None or hold.expires_ms != due_ms
-    if what == Due.REQUEST_AGAIN:
-        ask = state.asks.get(job_id)
-        return ask is None or not ask.answered or ask.retry_at_ms != due_ms
-    job = state.jobs.get(job_id)
-    if job is None or job.epoch != epoch:
-        return True
-    if what == Due.BACKOFF_OVER:
-        return job.state is not JobState.QUEUED
-    return job.state not in RUNNING_STATES
-
-
-def start_is_spent(state: CellState, job_id: str, epoch: int) -> bool:
-    """Whether the start timeout of this placement no longer matters (rule L3)."""
-    job = state.jobs.get(job_id)
-    return job is None or job.epoch != epoch or job.state not in (JobState.PLACED, JobState.STARTING)
-
-
-def drop_spent_timers(state: CellState) -> None:
-    """Take timers off the front that have nothing left to do."""
-    starts, others = state.timers.starts, state.timers.others
-    while starts and start_is_spent(state, starts[0][1], starts[0][2]):
-        starts.popleft()
-    while others and timer_is_spent(state, others[0]):
-        del others[0]
 
 
 # --- the cell -------------------------------------------------------------------------------------------------------
@@ -254,13 +202,11 @@ def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
         for node, _ in group.runs:
             state.node_jobs.setdefault(node, {})[t.job] = None
     queue = state.queues.by_id[job.queue]
-    queue.running[t.job] = None
-    priority = job.spec.priority
+    queue.runs(t.job, job.spec.priority, job.spec.preemptible)
     if job.spec.preemptible:
-        queue.placed[priority] = queue.placed.get(priority, 0) + 1
         state.changes += 1
         if queue.preempts:
-            state.pending.reopen_above(job.queue, priority)
+            state.pending.reopen_above(job.queue, job.spec.priority)
     state.timers.starts.append((state.now_ms, t.job, t.epoch))
     if job.spec.max_runtime_ms:
         state.timers.add(state.now_ms + job.spec.max_runtime_ms, Due.MAX_RUNTIME, t.job, t.epoch)
@@ -314,16 +260,8 @@ def _job_stopping(state: CellState, t: tr.JobStopping | tr.JobPreempted) -> None
 
 def _runs_no_more(state: CellState, job: Job) -> None:
     """The job is about to leave Placed, Starting or Running, if it is in one of them."""
-    if job.state not in RUNNING_STATES:
-        return
-    queue = state.queues.by_id[job.queue]
-    del queue.running[job.spec.id]
-    if job.spec.preemptible:
-        left = queue.placed[job.spec.priority] - 1
-        if left:
-            queue.placed[job.spec.priority] = left
-        else:
-            del queue.placed[job.spec.priority]
+    if job.state in RUNNING_STATES:
+        state.queues.by_id[job.queue].ran(job.spec.id, job.spec.priority, job.spec.preemptible)
 
 
 def _leave_nodes(state: CellState, job_id: str, placement: tuple[GroupPlacement, ...]) -> None:

@@ -16,8 +16,8 @@ from typing import Final
 
 from muster.core import layout
 from muster.core import transitions as tr
-from muster.core.apply import timer_is_spent
 from muster.core.draft import Draft
+from muster.core.due import timer_is_spent
 from muster.core.holds import Kepts
 from muster.core.jobs import Job
 from muster.core.limits import PREEMPTIONS_REQUESTED_MAX

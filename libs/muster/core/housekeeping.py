@@ -10,9 +10,9 @@ from itertools import islice
 from typing import Final
 
 from muster.core import transitions as tr
-from muster.core.apply import RUNNING_STATES, start_is_spent, timer_is_spent
 from muster.core.draft import Draft
-from muster.core.jobs import GONE, RUNNING, Job, is_over, live_positions, node_of
+from muster.core.due import start_is_spent, timer_is_spent
+from muster.core.jobs import GONE, RUNNING, RUNNING_STATES, Job, is_over, live_positions, node_of
 from muster.core.limits import (
     FINISHED_JOBS_MAX,
     FINISHED_TTL_MS,

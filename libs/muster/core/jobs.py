@@ -26,7 +26,7 @@ SUCCEEDED: Final = int(PodPhase.SUCCEEDED)  # as plain integers: a bytearray cou
 FAILED: Final = int(PodPhase.FAILED)
 GONE: Final = int(PodPhase.GONE)
 RUNNING: Final = int(PodPhase.RUNNING)
-CREATED: Final = int(PodPhase.CREATED)
+RUNNING_STATES: Final = frozenset({JobState.PLACED, JobState.STARTING, JobState.RUNNING})  # charged, not stopping
 
 
 class Attempt(Struct, array_like=True, frozen=True, gc=False):

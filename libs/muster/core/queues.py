@@ -57,6 +57,22 @@ class Queue:
     def id(self) -> str:
         return self.spec.id
 
+    def runs(self, job: str, priority: int, preemptible: bool) -> None:
+        """A job of the queue is Placed, Starting or Running from now on."""
+        self.running[job] = None
+        if preemptible:
+            self.placed[priority] = self.placed.get(priority, 0) + 1
+
+    def ran(self, job: str, priority: int, preemptible: bool) -> None:
+        """It no longer is."""
+        del self.running[job]
+        if preemptible:
+            left = self.placed[priority] - 1
+            if left:
+                self.placed[priority] = left
+            else:
+                del self.placed[priority]
+
     def states(self) -> str:
         """For people: the queues of the path that are not open."""
         return ", ".join(f'"{q.path}" is {q.spec.state.lower()}' for q in self.chain if q.spec.state != "OPEN")

@@ -14,149 +14,36 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final, TypeVar
 
-from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from muster.core import layout
-from muster.core.apply import RUNNING_STATES
 from muster.core.gangs import Gang
-from muster.core.jobs import Attempt, Job, is_over
+from muster.core.jobs import RUNNING_STATES, Job, is_over
 from muster.core.model import (
-    Amounts,
-    GroupPlacement,
-    InboxPosition,
-    JobSpec,
     JobState,
-    NodeSpec,
-    QueueSpec,
-    TaskGroup,
-    Zone,
 )
-from muster.core.order import ClassKey, OrderKey, PendingClass
-from muster.core.state import Ask, CellState, Cluster, Forgotten, Hold
-from muster.core.timers import StartEntry, TimerEntry
+from muster.core.order import ClassKey, PendingClass
+from muster.core.snapshot_parts import (
+    SNAPSHOT_VERSION,
+    AnyPart,
+    ClusterRecord,
+    ForgottenPart,
+    GangsPart,
+    HeadPart,
+    JobRecord,
+    JobsPart,
+    NodeRecord,
+    NodesPart,
+    TailPart,
+)
+from muster.core.state import CellState, Cluster
 
-SNAPSHOT_VERSION: Final = 1
 JOBS_PER_PART: Final = 1000
 NODES_PER_PART: Final = 1000
 GANGS_PER_PART: Final = 200  # they carry pod templates
 FORGOTTEN_PER_PART: Final = 5000
 
 T = TypeVar("T")
-
-
-class Part(Struct, array_like=True, frozen=True, tag_field="kind"):
-    """Base of the parts. The first field of each is its version (LOG-10)."""
-
-
-class ClusterRecord(Struct, array_like=True, frozen=True):
-    name: str
-    synced: bool
-    unseen: tuple[int, ...] | None
-
-
-class HeadPart(Part, tag="Head", frozen=True):
-    """Comes first: what is not a list, and how much of the lists there is."""
-
-    version: int
-    cell: str
-    ledger_seq: int
-    position: InboxPosition
-    now_ms: int
-    epoch: int
-    leader: str
-    cycle_after: OrderKey | None
-    cycle_owed: bool
-    changes: int
-    requests: int
-    next_queue_number: int
-    queues: tuple[QueueSpec, ...]  # parents before children
-    entitled: tuple[tuple[str, Amounts], ...]
-    entitled_seq: int
-    clusters: tuple[ClusterRecord, ...]
-    vanished: tuple[tuple[int, tuple[str, ...]], ...]
-    holds: tuple[Hold, ...]
-    asks: tuple[tuple[str, Ask], ...]
-    nodes: int
-    jobs: int
-    forgotten: int
-
-
-class NodeRecord(Struct, array_like=True, frozen=True):
-    spec: NodeSpec
-    removed: bool
-    zones: tuple[Zone, ...]
-
-
-class NodesPart(Part, tag="Nodes", frozen=True):
-    """Nodes in the order of their indices."""
-
-    version: int
-    nodes: tuple[NodeRecord, ...]
-
-
-class GangsPart(Part, tag="Gangs", frozen=True):
-    """Task groups; jobs refer to them by their number."""
-
-    version: int
-    gangs: tuple[tuple[TaskGroup, ...], ...]
-
-
-class JobRecord(Struct, array_like=True, frozen=True):
-    """A job; `spec` is without its task groups."""
-
-    spec: JobSpec
-    gang: int
-    queue: str
-    submit_position: InboxPosition
-    submit_ms: int
-    state: str
-    reason: str
-    message: str
-    epoch: int
-    placement: tuple[GroupPlacement, ...]
-    phases: bytes
-    unplaced: int
-    not_before_ms: int
-    placed_ms: int
-    started_ms: int
-    finished_ms: int
-    exit_code: int
-    next_state: str
-    suspects: tuple[int, ...]
-    requeues: int
-    preemptions: int
-    attempts: tuple[Attempt, ...]
-
-
-class JobsPart(Part, tag="Jobs", frozen=True):
-    """Jobs in the order of submission."""
-
-    version: int
-    jobs: tuple[JobRecord, ...]
-
-
-class ForgottenPart(Part, tag="Forgotten", frozen=True):
-    """Request ids of jobs that left the state, oldest first."""
-
-    version: int
-    forgotten: tuple[tuple[str, Forgotten], ...]
-
-
-class TailPart(Part, tag="Tail", frozen=True):
-    """Comes last: timers, and which pending classes the cycle looks at, each by the id of one of its jobs."""
-
-    version: int
-    starts: tuple[StartEntry, ...]
-    finished: tuple[str, ...]
-    others: tuple[TimerEntry, ...]
-    all_open: bool
-    opened: tuple[str, ...]
-    opened_since: tuple[str, ...]
-    reopened: tuple[str, ...]
-
-
-AnyPart = HeadPart | NodesPart | GangsPart | JobsPart | ForgottenPart | TailPart
 
 
 class IncompleteSnapshot(Exception):
@@ -278,6 +165,8 @@ def load(parts: Iterable[AnyPart]) -> CellState:
     tail: TailPart | None = None
     for part in iterator:
         if isinstance(part, JobsPart):
+            if len(state.nodes) != head.nodes:
+                raise IncompleteSnapshot(f"nodes: {len(state.nodes)} of {head.nodes}")
             for record in part.jobs:
                 _load_job(state, record, gangs)
         elif isinstance(part, NodesPart):
@@ -374,9 +263,7 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
     if state.is_pending(job):
         state.pending.add(state.class_key(job), state.order_key(job))
     if job.state in RUNNING_STATES:
-        queue.running[spec.id] = None
-        if spec.preemptible:
-            queue.placed[spec.priority] = queue.placed.get(spec.priority, 0) + 1
+        queue.runs(spec.id, spec.priority, spec.preemptible)
     if job.charged:
         _charge(state, job)
 
@@ -410,3 +297,6 @@ def _load_tail(state: CellState, tail: TailPart) -> None:
 def _classes(state: CellState, jobs: tuple[str, ...]) -> dict[ClassKey, PendingClass]:
     keys = [state.class_key(state.jobs[job]) for job in jobs]
     return {key: state.pending.classes[key] for key in keys}
+
+
+__all__ = ["SNAPSHOT_VERSION", "AnyPart", "HeadPart", "IncompleteSnapshot", "JobsPart", "dump", "load"]

@@ -1,0 +1,62 @@
+"""What is due, and what no longer is.
+
+Time moves with the transactions: `apply_transaction` calls `wake` when it has moved and `drop_spent_timers` when the
+transaction is folded. What the leader has to decide on (ends of runtimes, of holds, start timeouts) it reads from the
+timers itself, in `housekeeping`.
+"""
+
+from __future__ import annotations
+
+from muster.core.jobs import RUNNING_STATES
+from muster.core.model import JobState
+from muster.core.state import CellState
+from muster.core.timers import Due, TimerEntry
+
+
+def wake(state: CellState) -> None:
+    """Time has moved: jobs whose backoff is over are pending again, preemption may be asked for again."""
+    others = state.timers.others
+    kept = []  # those that the leader decides stay until it has
+    while others and others[0][0] <= state.now_ms:
+        entry = others.pop(0)
+        if entry[1] not in (Due.BACKOFF_OVER, Due.REQUEST_AGAIN):
+            kept.append(entry)
+        elif not timer_is_spent(state, entry):
+            job = state.jobs[entry[2]]
+            if entry[1] == Due.BACKOFF_OVER:
+                state.pending.add(state.class_key(job), state.order_key(job))
+            else:
+                state.pending.open(state.pending.classes[state.class_key(job)])
+    others.update(kept)
+
+
+def timer_is_spent(state: CellState, entry: TimerEntry) -> bool:
+    """Whether a timer's reason to be is gone."""
+    due_ms, what, job_id, epoch = entry
+    if what == Due.HOLD_EXPIRES:
+        hold = state.holds.get(job_id)
+        return hold is None or hold.expires_ms != due_ms
+    if what == Due.REQUEST_AGAIN:
+        ask = state.asks.get(job_id)
+        return ask is None or not ask.answered or ask.retry_at_ms != due_ms
+    job = state.jobs.get(job_id)
+    if job is None or job.epoch != epoch:
+        return True
+    if what == Due.BACKOFF_OVER:
+        return job.state is not JobState.QUEUED
+    return job.state not in RUNNING_STATES
+
+
+def start_is_spent(state: CellState, job_id: str, epoch: int) -> bool:
+    """Whether the start timeout of this placement no longer matters (rule L3)."""
+    job = state.jobs.get(job_id)
+    return job is None or job.epoch != epoch or job.state not in (JobState.PLACED, JobState.STARTING)
+
+
+def drop_spent_timers(state: CellState) -> None:
+    """Take timers off the front that have nothing left to do."""
+    starts, others = state.timers.starts, state.timers.others
+    while starts and start_is_spent(state, starts[0][1], starts[0][2]):
+        starts.popleft()
+    while others and timer_is_spent(state, others[0]):
+        del others[0]

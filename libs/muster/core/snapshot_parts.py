@@ -1,0 +1,142 @@
+"""What a snapshot is made of: the structs that are stored. `snapshot` writes and reads them.
+
+Like the ledger's, they are encoded by position: fields are only ever appended, with a default; anything else is a new
+version, and decoders of old ones stay (LOG-10).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from muster.core.jobs import Attempt
+from muster.core.model import (
+    Amounts,
+    GroupPlacement,
+    InboxPosition,
+    JobSpec,
+    NodeSpec,
+    QueueSpec,
+    TaskGroup,
+    Zone,
+)
+from muster.core.order import OrderKey
+from muster.core.state import Ask, Forgotten, Hold
+from muster.core.timers import StartEntry, TimerEntry
+
+SNAPSHOT_VERSION: Final = 1
+
+
+class Part(Struct, array_like=True, frozen=True, tag_field="kind"):
+    """Base of the parts. The first field of each is its version (LOG-10)."""
+
+
+class ClusterRecord(Struct, array_like=True, frozen=True):
+    name: str
+    synced: bool
+    unseen: tuple[int, ...] | None
+
+
+class HeadPart(Part, tag="Head", frozen=True):
+    """Comes first: what is not a list, and how much of the lists there is."""
+
+    version: int
+    cell: str
+    ledger_seq: int
+    position: InboxPosition
+    now_ms: int
+    epoch: int
+    leader: str
+    cycle_after: OrderKey | None
+    cycle_owed: bool
+    changes: int
+    requests: int
+    next_queue_number: int
+    queues: tuple[QueueSpec, ...]  # parents before children
+    entitled: tuple[tuple[str, Amounts], ...]
+    entitled_seq: int
+    clusters: tuple[ClusterRecord, ...]
+    vanished: tuple[tuple[int, tuple[str, ...]], ...]
+    holds: tuple[Hold, ...]
+    asks: tuple[tuple[str, Ask], ...]
+    nodes: int
+    jobs: int
+    forgotten: int
+
+
+class NodeRecord(Struct, array_like=True, frozen=True):
+    spec: NodeSpec
+    removed: bool
+    zones: tuple[Zone, ...]
+
+
+class NodesPart(Part, tag="Nodes", frozen=True):
+    """Nodes in the order of their indices."""
+
+    version: int
+    nodes: tuple[NodeRecord, ...]
+
+
+class GangsPart(Part, tag="Gangs", frozen=True):
+    """Task groups; jobs refer to them by their number."""
+
+    version: int
+    gangs: tuple[tuple[TaskGroup, ...], ...]
+
+
+class JobRecord(Struct, array_like=True, frozen=True):
+    """A job; `spec` is without its task groups."""
+
+    spec: JobSpec
+    gang: int
+    queue: str
+    submit_position: InboxPosition
+    submit_ms: int
+    state: str
+    reason: str
+    message: str
+    epoch: int
+    placement: tuple[GroupPlacement, ...]
+    phases: bytes
+    unplaced: int
+    not_before_ms: int
+    placed_ms: int
+    started_ms: int
+    finished_ms: int
+    exit_code: int
+    next_state: str
+    suspects: tuple[int, ...]
+    requeues: int
+    preemptions: int
+    attempts: tuple[Attempt, ...]
+
+
+class JobsPart(Part, tag="Jobs", frozen=True):
+    """Jobs in the order of submission."""
+
+    version: int
+    jobs: tuple[JobRecord, ...]
+
+
+class ForgottenPart(Part, tag="Forgotten", frozen=True):
+    """Request ids of jobs that left the state, oldest first."""
+
+    version: int
+    forgotten: tuple[tuple[str, Forgotten], ...]
+
+
+class TailPart(Part, tag="Tail", frozen=True):
+    """Comes last: timers, and which pending classes the cycle looks at, each by the id of one of its jobs."""
+
+    version: int
+    starts: tuple[StartEntry, ...]
+    finished: tuple[str, ...]
+    others: tuple[TimerEntry, ...]
+    all_open: bool
+    opened: tuple[str, ...]
+    opened_since: tuple[str, ...]
+    reopened: tuple[str, ...]
+
+
+AnyPart = HeadPart | NodesPart | GangsPart | JobsPart | ForgottenPart | TailPart
