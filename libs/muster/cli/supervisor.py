@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -34,7 +33,7 @@ SAMPLE_EVERY_S: Final = 1.0
 LOG_TAIL_BYTES: Final = 4096
 LOG_TAIL_LINES: Final = 12
 HOPELESS_CODES: Final = frozenset({64, 73, 78, 127})  # usage, too old, configuration, no such program
-PR_SET_PDEATHSIG: Final = 1
+LAUNCHER: Final = Path(__file__).with_name("launch.py")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +133,7 @@ class Supervisor:
         (run_dir / "logs").mkdir(parents=True, exist_ok=True)
 
     async def start(self, spec: ChildSpec) -> Child:
-        """Run `spec` from now on. Raises CliError if the program cannot be run at all."""
+        """Run `spec` from now on."""
         child = Child(spec, self.run_dir / "logs" / f"{spec.name}.log")
         self.children[spec.name] = child
         await self._spawn(child)
@@ -173,22 +172,17 @@ class Supervisor:
         spec = child.spec
         if spec.ready_file is not None:
             spec.ready_file.unlink(missing_ok=True)
-        env = {**os.environ, **spec.env}
-        parent = os.getpid()
+        launcher = (sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()))
         with child.log_path.open("ab") as log:
-            try:
-                child.process = await asyncio.create_subprocess_exec(
-                    *spec.argv,
-                    env=env,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    preexec_fn=lambda: die_with_parent(parent),
-                )
-            except OSError as error:
-                child.failed = f"cannot be started: {error}"
-                raise CliError(f"{spec.name} cannot be started: {error}", Exit.UNAVAILABLE) from error
+            child.process = await asyncio.create_subprocess_exec(
+                *launcher,
+                *spec.argv,
+                env={**os.environ, **spec.env},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         self._tell(child, "started", f"{spec.name} started (pid {child.process.pid})")
 
     async def _keep(self, child: Child) -> None:
@@ -213,11 +207,7 @@ class Supervisor:
                 return
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
             child.begins_anew()
-            try:
-                await self._spawn(child)
-            except CliError as error:
-                self._tell(child, "gave-up", error.message)
-                return
+            await self._spawn(child)
 
     async def _stop_one(self, child: Child) -> None:
         process = child.process
@@ -243,15 +233,6 @@ class Supervisor:
 
     def _tell(self, child: Child, kind: str, text: str) -> None:
         self._listener(ChildEvent(child.spec.name, kind, text))
-
-
-def die_with_parent(parent: int) -> None:
-    """In the child before exec: ask the kernel to kill it when `parent` dies. Only Linux can; elsewhere a no-op."""
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died between fork and prctl
-        os._exit(0)
 
 
 def peak_rss_bytes(pid: int) -> int:

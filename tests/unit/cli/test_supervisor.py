@@ -63,10 +63,12 @@ async def test_a_child_that_cannot_start_is_told_with_the_end_of_its_log(tmp_pat
     assert events[-1].kind == "gave-up"
 
 
-async def test_a_program_that_does_not_exist(watched):
+async def test_a_program_that_does_not_exist(tmp_path, watched):
     watcher, _ = watched
-    with pytest.raises(CliError, match="cannot be started"):
-        await watcher.start(ChildSpec(name="a", argv=("/no/such/program",)))
+    child = await watcher.start(ChildSpec(name="a", argv=("/no/such/program",), ready_file=tmp_path / "ready"))
+    with pytest.raises(CliError) as caught:
+        await watcher.wait_ready(child, 10)
+    assert "cannot start /no/such/program: No such file" in caught.value.hint
 
 
 async def test_memory_and_cpu_are_measured(tmp_path, watched):
