@@ -18,7 +18,7 @@ from muster.core.draft_nodes import DraftNodes
 from muster.core.errors import Rejected
 from muster.core.gangs import Gang, GangShape, shape_key
 from muster.core.jobs import Job, advance, is_over
-from muster.core.limits import TRANSACTION_BYTES_MAX
+from muster.core.limits import MESSAGE_CHARS_MAX, SUBJECT_CHARS_MAX, TRANSACTION_BYTES_MAX
 from muster.core.model import Amounts, GroupPlacement, InboxPosition, PodChange, TaskGroup
 from muster.core.order import ClassKey, PendingIndex
 from muster.core.overlay import Overlay
@@ -26,15 +26,34 @@ from muster.core.queues import Queue, QueueTree, Usage
 from muster.core.shortfall import never_fits
 from muster.core.state import CellState, Hold
 
-JOB_BYTES: Final = 160  # transitions that carry a job id, numbers and a reason; messages are counted on top
 _SMALL: Final[dict[type[tr.Transition], int]] = {  # upper bounds for kinds that come in thousands
     tr.NodeRemoved: 40,
-    tr.JobForgotten: 64,
     tr.CyclePaused: 80,
     tr.PreemptionRequested: 80,
+    tr.JobStarting: 64,
+    tr.JobRunning: 64,
+    tr.JobSucceeded: 64,
+    tr.JobForgotten: 64,
+    tr.JobRequeued: 128,
+    tr.JobPreempted: 128,
 }
+_TEXT_BYTES: Final = 192  # of transitions with texts, beside these
 
 Release = tuple[tuple[TaskGroup, ...], tuple[GroupPlacement, ...], Sequence[int]]
+
+
+def size_of(transition: tr.Transition) -> int:
+    """An upper bound of the encoded size, tighter than the general one where it matters."""
+    small = _SMALL.get(type(transition))
+    if small is not None:
+        return small
+    if isinstance(transition, (tr.JobStopping, tr.JobFailed, tr.JobCancelled)):
+        suspects = transition.suspects if isinstance(transition, tr.JobStopping) else ()
+        return _TEXT_BYTES + len(transition.message.encode()) + 5 * len(suspects)
+    if isinstance(transition, tr.CommandRefused):
+        texts = (transition.subject, transition.request_id, transition.field, transition.message)
+        return _TEXT_BYTES + sum(len(text.encode()) for text in texts)
+    return tr.estimated_bytes(transition)
 
 
 class Draft:
@@ -83,10 +102,9 @@ class Draft:
 
     def emit(self, transition: tr.Transition) -> None:
         """Write a transition that changes no job."""
-        kind = type(transition)
         self.transitions.append(transition)
-        self.bytes += _SMALL.get(kind) or tr.estimated_bytes(transition)
-        if kind in STRUCTURAL:
+        self.bytes += size_of(transition)
+        if type(transition) in STRUCTURAL:
             self.structural = True
 
     def refuse(self, position: InboxPosition, command: str, subject: str, request_id: str, why: Rejected) -> None:
@@ -94,11 +112,11 @@ class Draft:
             tr.CommandRefused(
                 position=position,
                 command=command,
-                subject=subject,
-                request_id=request_id,
+                subject=subject[:SUBJECT_CHARS_MAX],
+                request_id=request_id[:SUBJECT_CHARS_MAX],
                 code=str(why.code),
-                field=why.field,
-                message=why.message,
+                field=why.field[:SUBJECT_CHARS_MAX],
+                message=why.message[:MESSAGE_CHARS_MAX],
                 rule=why.rule,
             )
         )
@@ -108,7 +126,7 @@ class Draft:
         job = self.edit(job)
         advance(job, transition, self.now_ms)
         self.transitions.append(transition)
-        self.bytes += JOB_BYTES + len(getattr(transition, "message", ""))
+        self.bytes += size_of(transition)
         return job
 
     def pods_changed(self, job: Job, changes: tuple[PodChange, ...]) -> Job:

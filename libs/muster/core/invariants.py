@@ -33,6 +33,34 @@ def check(state: CellState) -> None:
     _check_holds(state)
 
 
+class Before:
+    """What a transaction may make worse, taken before it is applied."""
+
+    def __init__(self, state: CellState) -> None:
+        self.usage = {queue.id: dict(queue.usage) for queue in state.queues.subtree()}
+        self.specs = {queue.id: queue.spec for queue in state.queues.subtree()}
+        self.free = [dict(state.nodes.free_amounts(n)) for n in range(len(state.nodes))]
+        self.nodes = [(state.nodes.spec(n), state.nodes.is_removed(n)) for n in range(len(state.nodes))]
+
+    def check(self, state: CellState) -> None:
+        """I1, I3: nothing was placed over a limit of a queue or on a node that has no room for it.
+
+        Usage that was over a limit already (the limit or the node shrank) may stay, but not grow.
+        """
+        for queue in state.queues.subtree():
+            moved = self.specs.get(queue.id) != queue.spec or len(self.specs) != len(state.queues)
+            for resource, most in queue.spec.limit:
+                used, used_before = queue.usage.get(resource, 0), self.usage.get(queue.id, {}).get(resource, 0)
+                if not moved and used > most and used > used_before:
+                    _fail(f"I3: queue {queue.path} went from {used_before} to {used} {resource}, its limit is {most}")
+        for node, (spec, removed) in enumerate(self.nodes):
+            if spec is not state.nodes.spec(node) or removed != state.nodes.is_removed(node):
+                continue
+            for resource, free in state.nodes.free_amounts(node):
+                if free < 0 and free < self.free[node].get(resource, 0):
+                    _fail(f"I1: node {spec.name} went to {free} {resource} free")
+
+
 def _fail(what: str) -> None:
     raise InvariantBroken(what)
 

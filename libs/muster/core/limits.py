@@ -32,3 +32,5 @@ SUSPECTS_MAX: Final = 64  # nodes a job avoids; the oldest are given another cha
 PREEMPTION_RETRY_FIRST_MS: Final = 1000  # before a preemption is asked for again; doubles
 PREEMPTION_RETRY_MAX_MS: Final = 60 * 1000
 PLAN_VICTIMS_MAX: Final = 512  # victims of one preemption plan (LOG-8)
+MESSAGE_CHARS_MAX: Final = 1000  # of what people or clusters say about a job; the rest is cut off
+SUBJECT_CHARS_MAX: Final = 1100  # of what a refusal is about: a queue path of full depth

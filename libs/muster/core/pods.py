@@ -13,10 +13,11 @@ from muster.core import commands
 from muster.core import transitions as tr
 from muster.core.draft import Draft
 from muster.core.jobs import FAILED, GONE, Job, is_over, node_of
-from muster.core.limits import BACKOFF_FIRST_MS, BACKOFF_MAX_MS, RETRY_FIRST_MS
+from muster.core.limits import BACKOFF_FIRST_MS, BACKOFF_MAX_MS, MESSAGE_CHARS_MAX, RETRY_FIRST_MS
 from muster.core.model import JobState, PodChange, Reason
 
 PODS_PER_WORK_UNIT: Final = 32
+REASON_CHARS_MAX: Final = 200
 REFUSED_BY_KUBELET: Final = ("TopologyAffinityError", "UnexpectedAdmissionError", "NodeAffinity", "NodePorts")
 
 
@@ -38,7 +39,8 @@ def _pods_of(draft: Draft, job: Job, pods: list[commands.PodFact]) -> None:
             continue
         now = changes[pod.pod].phase if pod.pod in changes else job.phases[pod.pod]
         if pod.phase > now and not is_over(now):
-            changes[pod.pod] = PodChange(pod.pod, pod.phase, pod.attempt, pod.exit_code, pod.reason)
+            reason = pod.reason[:REASON_CHARS_MAX]
+            changes[pod.pod] = PodChange(pod.pod, pod.phase, pod.attempt, pod.exit_code, reason)
     if changes:
         settle(draft, job, tuple(changes[position] for position in sorted(changes)), Reason.POD_GONE)
 
@@ -127,7 +129,8 @@ def placement_rejected(draft: Draft, fact: commands.PlacementRejected) -> None:
     job = draft.job(fact.job)
     if job is None or job.epoch != fact.epoch or not job.charged or job.state is JobState.STOPPING:
         return
-    reject(draft, job, [fact.pod], f"{fact.code}: {fact.message}" if fact.code else fact.message)
+    why = f"{fact.code}: {fact.message}" if fact.code else fact.message
+    reject(draft, job, [fact.pod], why[:MESSAGE_CHARS_MAX])
 
 
 def finish_stopping(draft: Draft, job: Job) -> None:

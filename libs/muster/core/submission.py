@@ -22,7 +22,9 @@ from muster.core.limits import (
     GANG_PODS_MAX,
     JOB_BYTES_MAX,
     LABELS_MAX,
+    MESSAGE_CHARS_MAX,
     NAME_CHARS_MAX,
+    SUBJECT_CHARS_MAX,
     TASK_GROUPS_MAX,
 )
 from muster.core.model import InboxPosition, JobSpec, JobState, Reason, TaskGroup
@@ -34,6 +36,7 @@ OPERATORS: Final = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 POLICIES: Final = ("", "PACK", "SPREAD")
 CLUSTER_LABEL: Final = "muster.io/cluster"  # the one label a cluster has: its name
 PRIORITY_MAX: Final = 1_000_000_000
+SIBLINGS_COMPARED_MAX: Final = 200  # with a mistyped name
 RUNTIME_MAX_MS: Final = 10 * 366 * 24 * 3600 * 1000
 
 # Fields of the API whose rules are not built yet. A job that sets one is refused; `JobOptions.fields` names them.
@@ -206,10 +209,24 @@ def find_queue(tree: QueueTree, path: str, field: str = "queue") -> Queue:
     """Raises Rejected with the nearest known path."""
     queue = tree.find(path)
     if queue is None:
-        near = get_close_matches(path, sorted(tree.by_path), n=1)
-        hint = f' (did you mean "{near[0]}"?)' if near else ""
-        raise Rejected(Code.NOT_FOUND, field, f'queue "{path}" does not exist{hint}', "Q1")
+        near = nearest_path(tree, path)
+        hint = f' (did you mean "{near}"?)' if near else ""
+        raise Rejected(Code.NOT_FOUND, field, f'queue "{path[:SUBJECT_CHARS_MAX]}" does not exist{hint}', "Q1")
     return queue
+
+
+def nearest_path(tree: QueueTree, path: str) -> str | None:
+    """The existing path that is meant, level by level. Bounded: a cell may have ten thousand queues."""
+    parent = ""
+    for name in path[:SUBJECT_CHARS_MAX].split("/"):
+        children = tree.children_of(parent)
+        near = [name]
+        if name not in children:
+            near = get_close_matches(name[:NAME_CHARS_MAX], sorted(children)[:SIBLINGS_COMPARED_MAX], n=1)
+        if not near:
+            return None
+        parent = children[near[0]]
+    return tree.path(parent)
 
 
 def _check_can_ever_run(draft: Draft, spec: JobSpec, queue: Queue, gang: Gang) -> None:
@@ -241,7 +258,7 @@ def cancel(draft: Draft, command: commands.CancelJob) -> None:
     if job is None:
         raise Rejected(Code.NOT_FOUND, "job", f"job {command.job} does not exist, or ended long ago")
     by = f" by {command.actor}" if command.actor else ""
-    message = f"cancelled{by}" + (f": {command.reason}" if command.reason else "")
+    message = (f"cancelled{by}" + (f": {command.reason}" if command.reason else ""))[:MESSAGE_CHARS_MAX]
     if job.state in (JobState.QUEUED, JobState.RESERVED, JobState.SUSPENDED):
         draft.finished(draft.change(job, tr.JobCancelled(job.id, Reason.CANCELLED_BY_USER, message)))
     elif job.charged:

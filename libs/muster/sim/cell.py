@@ -106,9 +106,11 @@ class Cell:
     def _commit(self, tx: tr.Transaction) -> None:
         data = codec.encode_transaction(tx)
         self.log.append(data)
+        before = invariants.Before(self.state) if self.checked else None
         if not apply_transaction(self.state, codec.decode_transaction(data), len(self.log)):
             raise AssertionError(f"transaction {tx.header.id} is void")
-        if self.checked:
+        if before is not None:
+            before.check(self.state)
             invariants.check(self.state)
 
 
