@@ -433,9 +433,10 @@ class Following(RuleBasedStateMachine):
             assert table.rows[n].devices[:width] == fresh.rows[n].devices[:width]
             assert not any(table.rows[n].devices[width:] + fresh.rows[n].devices[width:])
             assert table.free[n].tolist() == table.rows[n].free
-            device = table.facts[n].device_column
-            if device >= 0:
-                assert table.rows[n].free[device] == int(table.device_free[n].sum()) == sum(table.rows[n].devices)
+            # The devices add up to the columns, also on a node that came back with devices of another kind.
+            columns = [table.columns[kind] for kind in (AMD, GPU) if kind in table.columns]
+            in_columns = sum(table.rows[n].free[column] for column in columns)
+            assert in_columns == int(table.device_free[n].sum()) == sum(table.rows[n].devices)
         assert table.capacity() == fresh.capacity()
         for group in self.asked:
             mine, theirs = shapes.cache_of(table).shape(group), shapes.cache_of(fresh).shape(group)

@@ -61,7 +61,8 @@ class NodeFacts:
         """Free thousandths of each device, when Muster holds `taken`.
 
         Which devices others hold is not known: the highest that Muster has not touched are assumed. Where Muster holds
-        something of a device that is gone, the record goes below zero, so that the devices always add up to the column.
+        something of a device that is gone, the record goes below zero, so that the devices always add up to the columns
+        of device resources (also when a node comes back with devices of another kind).
         """
         free = [DEVICE_MILLIS] * self.devices + [0] * (len(taken) - self.devices)
         for device, millis in enumerate(taken):
