@@ -17,7 +17,7 @@ from muster.core import transitions as tr
 from muster.core.due import drop_spent_timers, wake
 from muster.core.errors import InvariantBroken
 from muster.core.jobs import RUNNING_STATES, Job, advance, is_over, live_positions
-from muster.core.limits import REFUSALS_REMEMBERED_MAX
+from muster.core.limits import PREEMPTIONS_REQUESTED_MAX, REFUSALS_REMEMBERED_MAX
 from muster.core.model import Amounts, GroupPlacement
 from muster.core.state import Ask, CellState, Cluster, Forgotten, Hold
 from muster.core.timers import Due
@@ -335,6 +335,8 @@ def _preemption_answered(state: CellState, t: tr.PreemptionAnswered) -> None:
     ask = state.asks.get(t.job)
     if ask is None or ask.request != t.request:
         return
+    if sum(not other.answered for other in state.asks.values()) >= PREEMPTIONS_REQUESTED_MAX:
+        state.pending.loosen()  # others had to wait with their requests
     retry_at_ms = state.now_ms + t.retry_after_ms
     state.asks[t.job] = Ask(ask.request, ask.tries, answered=True, retry_at_ms=retry_at_ms, changes=state.changes)
     state.timers.add(retry_at_ms, Due.REQUEST_AGAIN, t.job)

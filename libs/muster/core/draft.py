@@ -172,7 +172,8 @@ class Draft:
         """The cycle has found a place; the overlay is charged already."""
         self.transitions.append(transition)
         self.bytes += size
-        self.charge(job.queue, amounts)
+        if amounts:
+            self.charge(job.queue, amounts)
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 

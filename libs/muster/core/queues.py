@@ -110,6 +110,25 @@ def over_limit(
     return None
 
 
+def room_below(
+    queue: Queue,
+    need: Mapping[str, int],
+    usage_of: Callable[[Queue], Usage],
+    held: Mapping[str, Usage],
+    wanted: int,
+) -> int:
+    """How many of `wanted` jobs with `need` each fit below every limit on the path."""
+    for q, limit in queue.limits:
+        usage = usage_of(q)
+        kept = held.get(q.spec.id, {})
+        for resource, most in limit:
+            asked = need.get(resource)
+            if asked:
+                left = most - usage.get(resource, 0) - kept.get(resource, 0)
+                wanted = min(wanted, max(left // asked, 0))
+    return wanted
+
+
 class QueueTree:
     """All queues of a cell."""
 

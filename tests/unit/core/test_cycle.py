@@ -243,3 +243,31 @@ def test_deciding_changes_nothing(world):
     assert list(snapshot.dump(world.state)) == before
     again = decide(world.state, [(InboxPosition(seq, n), item) for n, item in enumerate(items)], 10**13, 1000)
     assert again == first
+
+
+# --- equal jobs in a row --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["", "SPREAD"])
+@pytest.mark.parametrize(
+    "requests", [(("cpu", 700),), (("cpu", 300), ("nvidia.com/gpu", 300)), (("nvidia.com/gpu", 1000),)], ids=str
+)
+@pytest.mark.parametrize("limit", [(), (("cpu", 9_100), ("nvidia.com/gpu", 5_500))], ids=["no limit", "limit"])
+def test_equal_jobs_go_together_exactly_as_one_by_one(world, monkeypatch, policy, requests, limit):
+    world.queue("research", limit=limit)
+    world.queue("other", priority=1)
+    specs = [
+        world.spec(f"job-{n}", priority=-(n // 9), tasks=(TaskGroup("main", 1, 1, requests, policy=policy),))
+        for n in range(40)
+    ]
+    specs += [world.spec(f"odd-{n}", queue="other", cpu=900 + n, priority=-3) for n in range(3)]
+    submit_all(world, *specs)
+    nodes = tuple(world.node(f"node-{n}", gpus=n % 3) for n in range(7))
+    fact = c.NodesReported("sim-a", nodes, first=True, complete=True)
+    world.cell.write(fact)
+    world.cell.step()
+    together = decide(world.state, [], world.cell.now_ms, 35)
+    monkeypatch.setattr("muster.core.cycle.RUN_MIN", 10**9)
+    one_by_one = decide(world.state, [], world.cell.now_ms, 35)
+    assert together == one_by_one
+    assert len(placed(together.transitions)) >= 5
