@@ -34,6 +34,7 @@ GPU_MODEL_LABEL: Final = "nvidia.com/gpu.product"
 IMAGE: Final = "registry.example/replay:1"
 TICK_S: Final = 0.05
 BATCH_MAX: Final = 250
+BATCH_WINDOW_S: Final = 0.02
 BATCHES_IN_FLIGHT: Final = 4
 STALL_S: Final = 90.0  # nothing moved for so long: what has not ended is reported as it is
 SILENCE_S: Final = 5.0  # without an event: compare with a list
@@ -94,23 +95,29 @@ class Tracker:
         self.gpu_millis = 0
         self.moved_at = time.monotonic()
         self._waits: list[float] = []  # sorted
+        self._by_id: dict[str, Tracked] = {}
 
     def event(self, event: Event) -> None:
         """Take one event of the watch; older ones than already seen change nothing."""
-        tracked = self.jobs.get(event.name)
+        tracked = self.jobs.get(event.name) or self._by_id.get(event.job)
         place = (event.proto.ledger_sequence, event.proto.index)
-        if tracked is None or place <= tracked.place or not event.state:
+        if tracked is None or place <= tracked.place:
             return
         tracked.place = place
+        state = event.state
+        if event.type == "command.refused" and not tracked.queued_s:
+            self.refuse(tracked, event.message)
+        if not state:
+            return
         tracked.id = event.job
         at = show.seconds_of(event.proto.time)
-        if event.state == "Queued" and not tracked.queued_s:
+        if state == "Queued" and not tracked.queued_s:
             tracked.queued_s = at
-        if event.state in CHARGED and not tracked.placed_s:
+        if state in CHARGED and not tracked.placed_s:
             self._placed(tracked, at)
-        if event.state in ENDED:
+        if state in ENDED:
             tracked.ended_s, tracked.exit_code = at, event.proto.exit_code
-        self._move(tracked, event.state)
+        self._move(tracked, state)
 
     def listed(self, job: Job) -> None:
         """Take a job as a list shows it; corrects what the watch did not tell."""
@@ -131,6 +138,7 @@ class Tracker:
 
     def accepted(self, tracked: Tracked, job_id: str) -> None:
         tracked.id = job_id
+        self._by_id[job_id] = tracked
         if not tracked.state:
             self._move(tracked, "Queued")
 
@@ -155,8 +163,10 @@ class Tracker:
             eta_s=eta_s,
         )
 
-    def unfinished(self) -> list[Tracked]:
-        return [t for t in self.jobs.values() if t.state not in ENDED and t.state != "Refused"]
+    @property
+    def unfinished(self) -> int:
+        """Jobs that are not submitted yet or have not ended."""
+        return len(self.jobs) - self.states["Refused"] - sum(self.states[state] for state in ENDED)
 
     def _placed(self, tracked: Tracked, at_s: float) -> None:
         tracked.placed_s = at_s
@@ -269,7 +279,7 @@ class Replayer:
     def _finished(self, submitting: asyncio.Task[None]) -> bool:
         if not submitting.done():
             return False
-        return not self.tracker.unfinished() or time.monotonic() - self.tracker.moved_at > STALL_S
+        return not self.tracker.unfinished or time.monotonic() - self.tracker.moved_at > STALL_S
 
     async def _create_queues(self) -> None:
         limits = self._trace.queue_gpu_limits
@@ -308,7 +318,8 @@ class Replayer:
             while due < len(waiting) and waiting[due][1].job.arrival_s <= elapsed_s and due - at < BATCH_MAX:
                 due += 1
             if due == at:
-                await asyncio.sleep(min(TICK_S, max(0.001, waiting[at][1].job.arrival_s - elapsed_s)))
+                # Not to the millisecond: what is due together goes together.
+                await asyncio.sleep(min(TICK_S, max(BATCH_WINDOW_S, waiting[at][1].job.arrival_s - elapsed_s)))
                 continue
             if len(flying) >= BATCHES_IN_FLIGHT:
                 done, flying = await asyncio.wait(flying, return_when=asyncio.FIRST_COMPLETED)

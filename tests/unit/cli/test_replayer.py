@@ -44,7 +44,7 @@ def test_a_job_from_queue_to_end(tracker):
     tracker.event(event("r-a", "Succeeded", 4))
     now = tracker.snapshot(1.0, 2.0)
     assert (now.running, now.done, now.gpu_millis) == (0, 1, 0)
-    assert not tracker.unfinished()
+    assert tracker.unfinished == 0
 
 
 def test_an_event_may_come_before_the_answer_to_the_submission(tracker):
@@ -59,6 +59,14 @@ def test_events_of_the_past_change_nothing(tracker):
     tracker.event(event("other", "Placed", 9))
     assert tracker.jobs["r-a"].state == "Running"
     assert tracker.gpu_millis == 1000
+
+
+def test_a_refusal_by_the_cell_after_the_acceptance(tracker):
+    tracker.accepted(tracker.jobs["r-a"], "id-r-a")
+    proto = events_pb2.JobEvent(type="command.refused", job_id="id-r-a", message="queue is closed", ledger_sequence=5)
+    tracker.event(Event(proto))
+    assert (tracker.jobs["r-a"].state, tracker.jobs["r-a"].refused) == ("Refused", "queue is closed")
+    assert tracker.unfinished == 0
 
 
 def test_a_list_corrects_what_the_watch_did_not_tell(tracker):
