@@ -142,9 +142,8 @@ class Performer:
         try:
             await self._apis[op.cluster].delete_pod(op.namespace, op.name, uid=op.uid, finished=op.finished)
         except kube.NotFound:
+            before.leaving = True  # the watch brings its end, and with it whether the pod had succeeded before
             self._reviewer.done(op)
-            if self._cache.remove(before):
-                self._reviewer.gone(before)
         except kube.Conflict:
             self._reviewer.done(op)
             self._reviewer.confirm(before)  # another pod has the name now
