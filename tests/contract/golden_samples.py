@@ -206,7 +206,7 @@ PARTS: Final = (
     sp.GangsPart(1, ((TASK,),)),
     sp.JobsPart(1, (JOB,)),
     sp.ForgottenPart(1, ((ID, Forgotten("d1", 99)),)),
-    sp.TailPart(1, ((1, ID, 2),), (OTHER,), ((99, 1, ID, 2),), True, (ID,), (ID,), (ID,)),
+    sp.TailPart(1, ((1, ID, 2),), (OTHER,), ((99, 1, ID, 2),), True, (ID,), (ID,), (ID,), True),
 )
 
 

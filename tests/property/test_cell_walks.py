@@ -111,6 +111,8 @@ class Walk:
 
     def go_wrong(self) -> None:
         for job in self.some(self.charged(), 2):
+            if not job.charged:
+                continue
             pod = self.draw.randrange(len(job.phases))
             phase, reason = self.draw.choice(((4, ""), (4, "OutOfpods"), (5, "")))
             epoch = job.epoch - self.draw.choice((0, 0, 0, 1))

@@ -193,7 +193,7 @@ def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
     job = state.jobs[t.job]
     state.pending.remove(state.class_key(job), state.order_key(job))
     if state.holds.pop(t.job, None) is not None:
-        _loosened(state)  # it may have found something smaller or elsewhere
+        state.pending.loosen_behind()  # it may have found something smaller or elsewhere
     state.asks.pop(t.job, None)
     advance(job, t, state.now_ms)
     state.queues.charge(job.queue, charged_amounts(job))

@@ -87,6 +87,7 @@ class PendingIndex:
         self.opened_since: dict[ClassKey, PendingClass] = {}  # of these: since the pass that is now paused began
         self.reopened: dict[ClassKey, PendingClass] = {}  # by what this pass placed: for the next one
         self.all_open = False  # something was loosened: the next pass is a full one
+        self.again = False  # something was loosened by this pass itself: the pass after it is a full one
 
     def __len__(self) -> int:
         return sum(len(c) for c in self.classes.values())
@@ -131,6 +132,10 @@ class PendingIndex:
         """Something became free, or a rule changed: every class may fit again."""
         self.all_open = True
 
+    def loosen_behind(self) -> None:
+        """The running pass has loosened something that it may have passed already."""
+        self.again = True
+
     def pass_paused(self, before: OrderKey | None, after: OrderKey) -> None:
         """The pass, which was at `before` (None: its start), goes on behind `after`.
 
@@ -152,6 +157,8 @@ class PendingIndex:
         self.opened = {} if one_part else self.opened_since
         if one_part:
             self.all_open = False
+        self.all_open = self.all_open or self.again
+        self.again = False
         self.opened.update(self.reopened)
         self.opened_since = {}
         self.reopened = {}

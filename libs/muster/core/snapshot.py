@@ -80,6 +80,7 @@ def dump(state: CellState) -> Iterator[AnyPart]:
         opened=_representatives(pending.opened),
         opened_since=_representatives(pending.opened_since),
         reopened=_representatives(pending.reopened),
+        again=pending.again,
     )
 
 
@@ -292,6 +293,7 @@ def _load_tail(state: CellState, tail: TailPart) -> None:
     pending.opened = _classes(state, tail.opened)
     pending.opened_since = _classes(state, tail.opened_since)
     pending.reopened = _classes(state, tail.reopened)
+    pending.again = tail.again
 
 
 def _classes(state: CellState, jobs: tuple[str, ...]) -> dict[ClassKey, PendingClass]:

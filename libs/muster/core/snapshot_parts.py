@@ -137,6 +137,7 @@ class TailPart(Part, tag="Tail", frozen=True):
     opened: tuple[str, ...]
     opened_since: tuple[str, ...]
     reopened: tuple[str, ...]
+    again: bool
 
 
 AnyPart = HeadPart | NodesPart | GangsPart | JobsPart | ForgottenPart | TailPart

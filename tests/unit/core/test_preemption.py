@@ -280,3 +280,21 @@ def test_the_state_is_not_changed_by_planning(full):
     assert plan_preemption(full.state, full.id("low-0")) is None
     assert plan_preemption(full.state, "x") is None
     assert list(snapshot.dump(full.state)) == before
+
+
+def test_a_hold_that_turned_out_unnecessary_frees_those_who_waited_for_it(world):
+    """The holder finds another place; who was looked at before it in the same pass is looked at again."""
+    special = (("kind", "special"),)
+    nodes = (world.node("plain"), world.node("special", labels=special))
+    world.cell.send(c.NodesReported("sim-a", nodes, first=True, complete=True))
+    world.queue("first", priority=1)
+    on_special = (TaskGroup("main", 1, 1, (("cpu", 4000),), node_selector=special),)
+    world.submit("low", tasks=on_special)
+    world.submit("other", cpu=4000, preemptible=False)
+    world.submit("high", cpu=4000, priority=5)
+    answer(world, "high")
+    world.submit("waiting", queue="first", tasks=on_special)  # in front of the holder in the order of the cell
+    over = [c.PodFact(world.id(name), 1, 0, 3) for name in ("low", "other")]
+    done = world.cell.send(c.PodsObserved("sim-a", tuple(over)))
+    assert [t.job for t in done if isinstance(t, tr.JobPlaced)] == [world.id("high"), world.id("waiting")]
+    assert world.job("high").placement[0].runs == ((0, 1),)
