@@ -43,7 +43,7 @@ def node_specs(draw, cluster: str, name: str) -> NodeSpec:
         allocatable[vendor] = devices * 1000
     others = {"cpu": draw(st.sampled_from([0, 0, 0, 500, 9000]))}
     if devices:
-        others[vendor] = draw(st.sampled_from([0, 0, 1000]))
+        others[vendor] = draw(st.sampled_from([0, 0, 0, 1000, 2000]))
     return NodeSpec(
         cluster,
         name,

@@ -115,6 +115,13 @@ def test_devices_of_others_are_the_highest_that_muster_has_not_touched():
     assert dict(table.free_amounts(0))[GPU] == 1500
 
 
+@pytest.mark.parametrize(("held", "free"), [(1000, [1000, 0]), (1001, [0, 0]), (2000, [0, 0]), (3000, [0, -1000])])
+def test_others_hold_whole_devices_up_to_all_and_more(held, free):
+    table = table_of(node(devices=2, others=((GPU, held),)))
+    assert table.rows[0].devices == free
+    assert dict(table.free_amounts(0)).get(GPU, 0) == sum(free)
+
+
 def test_devices_of_others_that_overlap_with_ours_show_as_too_many():
     table = table_of(node(devices=2))
     table.charge(0, ((GPU, 500),), 2, bytes([0, 1]))
