@@ -103,9 +103,15 @@ class Performer:
         api = self._apis[op.cluster]
         if gang.binds_existing(slot):
             return await self._bind_existing(api, op, gang, slot)
+        if self._clock.monotonic() < op.not_before_s:
+            return await self._wait_for(api, op)
         body = gang.manifest(slot, op.key.attempt)
         try:
             return await api.create_pod(op.namespace, body)
+        except kube.Transient as unanswered:
+            if unanswered.status == 0:
+                op.not_before_s = self._clock.monotonic() + self._reviewer.settle_s
+            raise
         except kube.Conflict as conflict:
             if conflict.reason != ALREADY_EXISTS:
                 raise kube.Transient(conflict.message, status=conflict.status, reason=conflict.reason) from conflict
@@ -113,6 +119,18 @@ class Performer:
             pod = await api.get_pod(op.namespace, op.name)
         except kube.NotFound as vanished:
             raise kube.Transient(f"pod {op.name} existed and is gone") from vanished  # the watch tells what it was
+        return self._ours(op, pod)
+
+    async def _wait_for(self, api: kube.KubeApi, op: Op) -> Pod:
+        """The pod of an earlier create. Of two creates on their way at once the second could arrive when the first
+        one's pod has lived and gone, and run where nobody expects it (LOG-15)."""
+        try:
+            pod = await api.get_pod(op.namespace, op.name)
+        except kube.NotFound as missing:
+            raise kube.Transient(f"an earlier create of {op.name} may still arrive") from missing
+        return self._ours(op, pod)
+
+    def _ours(self, op: Op, pod: Pod) -> Pod:
         if names.key_of(pod.metadata.labels) != op.key:
             raise _Refused("NameTaken", f"a pod that is not of this job is called {op.namespace}/{op.name}")
         return pod

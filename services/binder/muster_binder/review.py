@@ -87,6 +87,10 @@ class Reviewer:
         self._due: list[tuple[int, str]] = []  # when to look at a job again: a heap
         self._due_jobs: set[str] = set()
 
+    @property
+    def settle_s(self) -> float:
+        return self._settings.settle_s
+
     # --- looking ----------------------------------------------------------------------------------------------------
 
     def review_job(self, job_id: str, *, fresh: bool = False) -> None:
@@ -277,7 +281,10 @@ class Reviewer:
     def _create(self, job: Job, key: PodKey, cluster: str, name: str, *, fresh: bool) -> None:
         gang = self._gangs[job.spec.id] = self.gang(job)
         gang.creates += 1
-        self._start(Op(Kind.CREATE, key, cluster, job.spec.namespace, name, fresh=fresh), 0.0)
+        op = Op(Kind.CREATE, key, cluster, job.spec.namespace, name, fresh=fresh)
+        if not fresh:
+            op.not_before_s = self._clock.monotonic() + self._owner.fence_s(job.spec.id)
+        self._start(op, 0.0)
 
     def _clean_up(self, job: Job | None, pod: Observed) -> None:
         """A pod of another epoch, of a finished job, or of no job at all."""

@@ -37,7 +37,7 @@ class Op:
     """One thing to do to one pod. `fresh`: this replica held the partition when the pod was placed, so nobody else can
     have tried it. `finished`: the containers of the pod to delete have stopped."""
 
-    __slots__ = ("cluster", "finished", "fresh", "key", "kind", "name", "namespace", "tries", "uid")
+    __slots__ = ("cluster", "finished", "fresh", "key", "kind", "name", "namespace", "not_before_s", "tries", "uid")
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class Op:
         self.uid = uid
         self.fresh = fresh
         self.finished = finished
+        self.not_before_s = 0.0  # when a create may be sent: until then an earlier one may still arrive
         self.tries = 0
 
 

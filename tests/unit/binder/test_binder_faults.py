@@ -269,14 +269,43 @@ def test_everything_ends_in_a_hostile_cluster(in_world: Run, template: Any) -> N
     in_world(scenario)
 
 
-def test_an_unanswered_create_of_a_new_owner_also_waits_for_the_fence(in_idle_world: Run) -> None:
+def test_a_new_owner_creates_when_nothing_of_the_old_one_can_arrive(in_idle_world: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.queue(1)
+        world.place(1)
+        world.partitions.since_s = asyncio.get_running_loop().time()
+        async with world.running():
+            await asyncio.sleep(7.5)
+            assert set(world.api.calls) == {"get"}  # the fence ends at 8 s
+            await asyncio.sleep(16)
+            assert world.api.calls.count("create") == 1
+
+    in_idle_world(scenario)
+
+
+def test_an_unanswered_create_is_not_repeated_before_it_is_settled(in_idle_world: Run) -> None:
     async def scenario(world: World) -> None:
         world.queue(1)
         world.place(1)
         world.api.creates.append(("before", transient()))
+        world.partitions.since_s = asyncio.get_running_loop().time() - 60
+        async with world.running():
+            await asyncio.sleep(5.5)
+            assert world.api.calls.count("create") == 1
+            assert "get" in world.api.calls
+            await asyncio.sleep(15)
+            assert world.api.calls.count("create") == 2
+
+    in_idle_world(scenario)
+
+
+def test_a_pod_a_new_owner_never_created_is_gone_after_the_fence(in_idle_world: Run) -> None:
+    async def scenario(world: World) -> None:
+        world.queue(1)
+        world.place(1)
         world.partitions.since_s = asyncio.get_running_loop().time()
         async with world.running():
-            assert world.api.calls == ["create"]
+            assert world.api.calls == ["get"]
             world.stop(1)
             await asyncio.sleep(7.5)  # its own create has settled, but the fence ends at 8 s
             assert world.phases(1) == []
