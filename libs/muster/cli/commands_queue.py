@@ -86,8 +86,8 @@ def update(
 
 
 @app.command()
-def delete(path: Path, revision: Revision = 0, address: Address = "") -> None:
+def delete(path: Path, *, revision: Revision = 0, address: Address = "", output: Output = Format.TABLE) -> None:
     """Delete an empty queue."""
     from muster.cli import queues
 
-    queues.delete(path, revision=revision, address=address)
+    queues.delete(path, revision=revision, address=address, output=output)

@@ -82,14 +82,17 @@ def update(path: str, fields: Fields, *, revision: int, address: str, output: Fo
     _report(run(address, work), "updated", output)
 
 
-def delete(path: str, *, revision: int, address: str) -> None:
+def delete(path: str, *, revision: int, address: str, output: Format) -> None:
     """Delete an empty queue."""
 
     async def work(client: Client) -> None:
         await _checked(client, path, client.delete_queue(path, expected_revision=revision))
 
     run(address, work)
-    print(f"{path}  deleted")
+    if show.is_machine(output):
+        show.emit(output, {"path": path, "deleted": True})
+    else:
+        print(f"{path}  deleted")
 
 
 def list_queues(root: str, *, address: str, output: Format) -> None:

@@ -25,7 +25,7 @@ from muster.cli import queues, show
 from muster.cli.errors import CliError, Exit
 from muster.cli.timescale import Squeezed
 from muster.cli.traces import Trace, TraceJob, TraceTask
-from muster.client import Client, ClientError, Event, Job, Submitted
+from muster.client import Client, ClientError, Event, Job, NotFound, Submitted
 from muster.client.connection import job_filter
 from muster.core.resources import GPU_MILLI
 
@@ -37,6 +37,7 @@ BATCH_MAX: Final = 250
 BATCH_WINDOW_S: Final = 0.02
 BATCHES_IN_FLIGHT: Final = 4
 STALL_S: Final = 90.0  # nothing moved for so long: what has not ended is reported as it is
+EXPLAINED_MAX: Final = 5
 SILENCE_S: Final = 5.0  # without an event: compare with a list
 RATE_WINDOW_S: Final = 10.0
 CHARGED: Final = frozenset({"Placed", "Starting", "Running", "Stopping"})
@@ -56,6 +57,8 @@ class Tracked:
     ended_s: float = 0.0
     exit_code: int = 0
     refused: str = ""
+    unknown: bool = False  # it was accepted, and the cell says it does not exist
+    why: str = ""  # what the cell says when asked why it has not ended
     place: tuple[int, int] = (0, -1)  # (ledger sequence, index) of the last event seen
 
     @property
@@ -217,9 +220,14 @@ class Outcome:
         return [t for t in self.jobs if t.state == "Refused"]
 
     @property
-    def lost(self) -> list[Tracked]:
-        """Accepted (or of unknown fate) and not ended."""
+    def unended(self) -> list[Tracked]:
+        """Accepted and not ended when the replay gave up; among them those that are lost."""
         return [t for t in self.jobs if t.state not in ENDED and t.state != "Refused"]
+
+    @property
+    def lost(self) -> list[Tracked]:
+        """Accepted, not ended, and the cell does not know them."""
+        return [t for t in self.unended if t.unknown]
 
 
 class Replayer:
@@ -248,8 +256,9 @@ class Replayer:
         submitting = asyncio.create_task(self._submit_all(), name="submit the replay")
         try:
             while not self._finished(submitting):
-                if submitting.done():
-                    submitting.result()
+                for task in (submitting, watching):
+                    if task.done():
+                        task.result()
                 on_tick(self.snapshot())
                 await self._reconcile_if_silent()
                 await asyncio.sleep(TICK_S)
@@ -257,6 +266,7 @@ class Replayer:
             for task in (submitting, watching):
                 task.cancel()
             await asyncio.gather(submitting, watching, return_exceptions=True)
+        await self._ask_about_unended()
         on_tick(self.snapshot())
         jobs = list(self.tracker.jobs.values())
         waits = sorted(t.wait_s for t in jobs if t.wait_s)
@@ -306,6 +316,17 @@ class Replayer:
         with contextlib.suppress(ClientError):  # it is looked at again in a moment
             async for job in self._client.list(job_filter(queue=self._root, name_prefix=f"{self._run_id}-")):
                 self.tracker.listed(job)
+
+    async def _ask_about_unended(self) -> None:
+        """Tell jobs that are lost from those that only wait, and learn why these do."""
+        left = [t for t in self.tracker.jobs.values() if t.id and t.state not in ENDED and t.state != "Refused"]
+        for asked, tracked in enumerate(left):
+            try:
+                self.tracker.listed(await self._client.get(tracked.id))
+                if asked < EXPLAINED_MAX and tracked.state not in ENDED:
+                    tracked.why = (await self._client.explain(tracked.id)).summary
+            except NotFound:
+                tracked.unknown = True
 
     async def _submit_all(self) -> None:
         """Send every job at its time; jobs that are due together go in one batch."""

@@ -1,8 +1,9 @@
 """What a replay comes to: how jobs ended, what the clusters saw, how long things took.
 
 Two witnesses are asked. Muster's own answers say how each job ended; the simulated clusters' audit logs say which pods
-really ran and when they were created. A job is *lost* if it was accepted and did not end, or if it is said to have
-succeeded and no kubelet ever ran it. A job *ran twice* if the audit says so; Muster's state is not asked for that.
+really ran and when they were created. A job is *lost* if it was accepted, did not end and the cell does not know it, or
+if it is said to have succeeded and no kubelet ever ran it. A job *ran twice* if the audit says so; Muster's state is
+not asked for that.
 """
 
 from __future__ import annotations
@@ -90,15 +91,15 @@ def fetch(urls: Mapping[str, str]) -> list[audit.Record]:
 
 
 def lost(outcome: Outcome, seen: Witness) -> list[Tracked]:
-    """Jobs that were accepted and did not end, or are said to have succeeded without ever having run."""
+    """Jobs that were accepted and are not known any more, or are said to have succeeded without ever having run."""
     never_ran = [t for t in outcome.jobs if seen.asked and t.state == "Succeeded" and t.id not in seen.ran]
     return outcome.lost + never_ran
 
 
 def exit_code(outcome: Outcome, seen: Witness) -> Exit:
-    """BROKEN when a job was lost, ran twice, was refused or ended otherwise than its trace says."""
-    broken = lost(outcome, seen) or seen.doubled or outcome.refused or outcome.unexpected or not seen.complete
-    return Exit.BROKEN if broken else Exit.OK
+    """BROKEN when a job was lost, ran twice, was refused, did not end or ended otherwise than its trace says."""
+    troubles = (lost(outcome, seen), seen.doubled, outcome.refused, outcome.unexpected, outcome.unended)
+    return Exit.BROKEN if any(troubles) or not seen.complete else Exit.OK
 
 
 def lines(outcome: Outcome, seen: Witness, processes: Sequence[Process] = ()) -> list[str]:
@@ -107,14 +108,15 @@ def lines(outcome: Outcome, seen: Witness, processes: Sequence[Process] = ()) ->
     parts = [f"{outcome.count('Succeeded'):,} succeeded", f"{outcome.failed_by_design:,} failed by design"]
     parts.append(f"{len(gone):,} lost")
     parts.append(f"{len(seen.doubled):,} run twice" if seen.asked else "run twice: no audit to ask")
-    for count, what in ((len(outcome.refused), "refused"), (len(outcome.unexpected), "ended otherwise than designed")):
-        if count:
-            parts.append(f"{count:,} {what}")
+    waiting = [t for t in outcome.unended if not t.unknown]
+    troubles = (("not ended", waiting), ("refused", outcome.refused), ("unexpected end", outcome.unexpected))
+    parts += [f"{len(found):,} {what}" for what, found in troubles if found]
     out = [f"{total:,} jobs: {', '.join(parts)}"]
     if not seen.complete:
         out.append("  the audit log has lost its oldest records: it proves nothing about jobs that ran twice")
     out += [f"  {name:<22} {value}" for name, value in _measures(outcome, seen)]
-    out += _named("lost", gone) + _named("refused", outcome.refused) + _named("unexpected", outcome.unexpected)
+    for what, found in (("lost", gone), *troubles):
+        out += _named(what, found)
     out += [f"  run twice: {text}" for text in list(seen.doubled.values())[:NAMED_MAX]]
     if processes:
         rows = [
@@ -136,6 +138,7 @@ def data(outcome: Outcome, seen: Witness) -> dict[str, Any]:
         "failed_by_design": outcome.failed_by_design,
         "lost": len(lost(outcome, seen)),
         "run_twice": len(seen.doubled) if seen.asked else None,
+        "not_ended": len(outcome.unended),
         "refused": len(outcome.refused),
         "unexpected": len(outcome.unexpected),
         "wall_seconds": round(outcome.wall_s, 3),
@@ -174,6 +177,8 @@ def _quantiles(ordered: Sequence[float]) -> str:
 def _named(what: str, found: Sequence[Tracked]) -> list[str]:
     if not found:
         return []
-    shown = [f"{t.job.name} {t.id[:8]} {t.state or 'not submitted'} {t.refused}".strip() for t in found[:NAMED_MAX]]
+    shown = [
+        f"{t.job.name} {t.id[:8]} {t.state or 'not submitted'} {t.refused or t.why}".strip() for t in found[:NAMED_MAX]
+    ]
     more = f" ... and {len(found) - NAMED_MAX:,} more" if len(found) > NAMED_MAX else ""
     return [f"  {what}: {text}" for text in shown] + ([f"  {more}"] if more else [])

@@ -133,10 +133,10 @@ def test_a_clean_run():
 @pytest.mark.parametrize(
     ("states", "said"),
     [
-        ({"a": ("Running", False, 0)}, "1 lost"),
+        ({"a": ("Running", False, 0)}, "0 lost, 0 run twice, 1 not ended"),
         ({"a": ("Succeeded", False, 0), "b": ("Succeeded", False, 0)}, "1 lost"),  # b never ran, says the cluster
-        ({"a": ("Failed", False, 7)}, "1 ended otherwise than designed"),
-        ({"a": ("Succeeded", True, 0)}, "1 ended otherwise than designed"),
+        ({"a": ("Failed", False, 7)}, "1 unexpected end"),
+        ({"a": ("Succeeded", True, 0)}, "1 unexpected end"),
         ({"a": ("Refused", False, 0)}, "1 refused"),
     ],
 )
@@ -145,6 +145,14 @@ def test_what_breaks_a_run(states, said):
     seen = summary.witness([record(1, "create", "a"), record(2, "run", "a")], {"a": 1})
     assert summary.exit_code(ended, seen) is Exit.BROKEN
     assert said in "\n".join(summary.lines(ended, seen))
+
+
+def test_a_job_the_cell_does_not_know_is_lost():
+    ended = outcome(a=("Running", False, 0))
+    ended.jobs[0].unknown = True
+    seen = summary.witness([record(1, "create", "a"), record(2, "run", "a")], {"a": 1})
+    assert summary.exit_code(ended, seen) is Exit.BROKEN
+    assert "1 lost" in "\n".join(summary.lines(ended, seen))
 
 
 def test_a_job_that_ran_twice_is_told_by_the_audit():
