@@ -88,7 +88,8 @@ MUTANTS = (
         "gang-placed-in-part",
         "I2",
         "libs/muster/core/gang_trial.py",
-        "            if not self._fill(shapes[g], groups[g].min_replicas, self._groups[g]):\n                return False",
+        "            if not self._fill(shapes[g], groups[g].min_replicas, self._groups[g]):\n"
+        "                return False",
         "            self._fill(shapes[g], groups[g].min_replicas, self._groups[g])",
     ),
     Mutant(

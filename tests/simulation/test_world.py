@@ -1,6 +1,6 @@
 """Seeds of whole-cell runs with faults: nothing unsafe ever, and everything ends (I1-I5, I8, I9, LOG-13, LOG-15).
 
-`SEEDS=1000 make simulate` runs more of them. A seed that ever failed on main stays in `ONCE_FAILED`, whatever the range.
+`SEEDS=1000 make simulate` runs more of them. A seed that ever failed stays in `ONCE_FAILED`, whatever the range.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .world import World
 
 SEEDS = int(os.environ.get("SEEDS") or 200)
 FIRST_SEED = int(os.environ.get("FIRST_SEED") or 0)
-ONCE_FAILED = (8, 35)  # two epochs' pods at once; a success lost in a deletion
+ONCE_FAILED = (8, 35, 152)  # two epochs' pods at once; a success lost in a deletion; a create that came late
 
 
 @pytest.mark.parametrize("seed", sorted({*ONCE_FAILED, *range(FIRST_SEED, FIRST_SEED + SEEDS)}))

@@ -34,18 +34,18 @@ def job(rng: Random, seed: int, number: int) -> JobSpec:
     run_s = round(rng.uniform(0.2, 6.0), 2)
     exit_code = 3 if rng.random() < 0.05 else 0
     if kind == "one":
-        groups = (_group("main", 1, rng.choice((1_000, 2_000)), 0, run_s, exit_code),)
+        groups = (_group("main", 1, rng.choice((1_000, 2_000)), 0, run_s=run_s, exit_code=exit_code),)
     elif kind == "gang":
-        groups = (_group("main", rng.randint(2, 5), 1_000, 0, run_s, exit_code),)
+        groups = (_group("main", rng.randint(2, 5), 1_000, 0, run_s=run_s, exit_code=exit_code),)
     elif kind == "share":
-        groups = (_group("main", 1, 500, rng.choice((250, 460)), run_s, exit_code),)
+        groups = (_group("main", 1, 500, rng.choice((250, 460)), run_s=run_s, exit_code=exit_code),)
     elif kind == "gpus":
         groups = (
-            _group("ps", 1, 1_000, 0, run_s, 0),
-            _group("worker", rng.randint(1, 3), 1_000, 1_000, run_s, exit_code),
+            _group("ps", 1, 1_000, 0, run_s=run_s, exit_code=0),
+            _group("worker", rng.randint(1, 3), 1_000, 1_000, run_s=run_s, exit_code=exit_code),
         )
     else:
-        groups = (_group("main", 6, 2_000, 0, run_s, exit_code),)
+        groups = (_group("main", 6, 2_000, 0, run_s=run_s, exit_code=exit_code),)
     identity = hashlib.sha256(f"{seed}/{number}".encode()).hexdigest()[:32]
     return JobSpec(
         id=identity,
@@ -60,7 +60,7 @@ def job(rng: Random, seed: int, number: int) -> JobSpec:
     )
 
 
-def _group(name: str, replicas: int, cpu_millis: int, gpu_millis: int, run_s: float, exit_code: int) -> TaskGroup:
+def _group(name: str, replicas: int, cpu_millis: int, gpu_millis: int, *, run_s: float, exit_code: int) -> TaskGroup:
     requests = (("cpu", cpu_millis), ("memory", 1 << 30))
     if gpu_millis:
         requests = (*requests, (GPU, gpu_millis))

@@ -7,10 +7,9 @@ from contextlib import aclosing
 from itertools import islice
 from typing import Final
 
-from muster.core.explain import explain
-
 from muster.api.v1 import query_pb2
 from muster.core.errors import Code, Rejected
+from muster.core.explain import explain
 from muster.wire import explanations, status
 from muster_admission.calls import Context, abort, check, unary
 from muster_admission.cell import Cell
