@@ -30,7 +30,8 @@ CLOCK_SKEW_MAX_S: Final = 2.0  # LOG-2: a leader further off does not lead
 INBOX_FULL_SHARE: Final = 0.8
 BACKLOG_MAX: Final = 1_000
 LAG_MAX: Final = 1_000
-LEASE_AGE_MAX_S: Final = 10.0  # a lease is renewed about once a second
+LEASE_AGE_MAX_S: Final = 10.0  # most leases are renewed about once a second
+LEASE_TTLS_MAX: Final = 2  # of its own time to live, where that is longer
 CALL_TIMEOUT_S: Final = 5.0
 
 
@@ -132,26 +133,30 @@ async def _leases(client: Any) -> AsyncIterator[Finding]:
     subjects = sorted((found.get("state") or {}).get("subjects") or {})
     if "error" not in found and not subjects:
         yield Finding("lease", False, "nobody holds any lease", "start queue-managers and binders")
-    families: dict[str, list[tuple[str, float]]] = {}  # lease without its partition -> (owner, age) of each
+    families: dict[str, list[tuple[str, float, bool]]] = {}  # lease without its partition -> (owner, age, stale)
     for subject in subjects:
         answer = await api(client, f"STREAM.MSG.GET.{streams.LEASES}", {"last_by_subj": subject})
         message = answer.get("message") or {}
-        owner = str(_lease_record(message).get("owner", ""))
+        record = _lease_record(message)
+        owner = str(record.get("owner", ""))
         try:
             at = datetime.fromisoformat(str(message["time"])[:26].rstrip("Z") + "+00:00")
         except (KeyError, ValueError):
             continue
         if owner:  # other notes are kept in the stream as well
             family = subject.removeprefix("muster.leases.").rstrip("0123456789").rstrip(".")
-            families.setdefault(family, []).append((owner, max(0.0, time.time() - at.timestamp())))
+            age_s = max(0.0, time.time() - at.timestamp())
+            # A released lease is taken by the next replica within a moment; one that stays so has nobody to take it.
+            stale = age_s > max(LEASE_AGE_MAX_S, LEASE_TTLS_MAX * int(record.get("ttl_ms", 0)) / 1000)
+            families.setdefault(family, []).append((owner, age_s, stale))
     for family, leases in families.items():
-        owners = ", ".join(sorted({owner for owner, _ in leases}))
-        stale = [owner for owner, age_s in leases if age_s > LEASE_AGE_MAX_S]
-        oldest = max(age_s for _, age_s in leases)
+        owners = ", ".join(sorted({owner for owner, _, _ in leases}))
+        gone = [owner for owner, _, stale in leases if stale]
+        oldest = max(age_s for _, age_s, _ in leases)
         count = f" ({len(leases)} partitions)" if len(leases) > 1 else ""
         seen = f"{family}{count} held by {owners}, renewed at most {show.duration(oldest)} ago"
-        advice = f"{len(stale)} of {len(leases)} are not renewed: see the log of {', '.join(sorted(set(stale)))}"
-        yield Finding("lease", not stale, seen, advice)
+        advice = f"{len(gone)} of {len(leases)} are not renewed: see the log of {', '.join(sorted(set(gone)))}"
+        yield Finding("lease", not gone, seen, advice)
 
 
 def _lease_record(message: dict[str, Any]) -> dict[str, Any]:
