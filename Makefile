@@ -60,8 +60,8 @@ simulate: $(STAMP)  ## deterministic simulation with faults over SEEDS seeds
 mutants: $(STAMP)  ## plant known bugs one by one and show that the tests catch each
 	$(BIN)/python -m tests.simulation.mutants $(ARGS)
 
-e2e: $(STAMP)  ## kill -9 and pause real processes during a replay
-	$(BIN)/python -m pytest tests/e2e -q --timeout=900 $(ARGS)
+e2e: $(STAMP)  ## kill -9 and pause real processes during a replay, 30 times (SEED=n: another order)
+	@$(BIN)/python -m pytest tests/e2e/test_kills.py -q -s $(ARGS)
 
 lock: $(STAMP)  ## pin requirements/*.in to exact versions with hashes
 	$(BIN)/uv pip compile -q --no-header --generate-hashes --python-version 3.11 requirements/runtime.in -o requirements/runtime.txt
