@@ -1,28 +1,23 @@
 """How fast the placement half of the core is, alone: no inbox, no ledger, no encoding.
 
-    python loadtest/bench_placement.py [name ...]
-
-Each case is built afresh and timed five times; the median is printed with the best and the worst. Cases are named after
-what they place. "overlay" is what a decision costs, "apply" what following it costs.
+Each case is built afresh and timed; what comes before its clock starts is not counted. "With apply" is as a leader
+works: a new overlay for every batch, whose result is applied before the next.
 """
 
 from __future__ import annotations
 
-import os
-import platform
-import statistics
-import sys
 import time
 from collections.abc import Callable
+from typing import Final
 
+from loadtest.harness import Measure, Result, Target, at_least, at_most, repeat
 from muster.core.model import GroupPlacement, NodeSpec, TaskGroup
 from muster.core.nodes import NodeTable
 from muster.core.overlay import Overlay
 from muster.core.shortfall import never_fits, shortfall
 
-ROUNDS = 5
-GIB = 1 << 30
-GPU = "nvidia.com/gpu"
+GIB: Final = 1 << 30
+GPU: Final = "nvidia.com/gpu"
 
 # (seconds, things done); the work before the clock starts is not counted
 Timed = tuple[float, int]
@@ -97,7 +92,7 @@ def spread() -> Timed:
 
 
 def in_batches(nodes: int, per_overlay: int) -> Timed:
-    """As a leader works: a new overlay for every batch, whose result is applied before the next."""
+    """A new overlay for every batch."""
     table, shapes = cpu_nodes(nodes), cpu_shapes(20)
     Overlay(table).place_gang((shapes[0],))
     begin = time.perf_counter()
@@ -164,40 +159,41 @@ def explained() -> Timed:
     return time.perf_counter() - begin, 1
 
 
-CASES: dict[str, Callable[[], Timed]] = {
-    "32,000 identical, 1,000 nodes, at once": identical_at_once,
-    "32,000 of 20 shapes, 1,000 nodes": lambda: mixed(1000),
-    "32,000 of 20 shapes, 10,000 nodes": lambda: mixed(10_000),
-    "10,000 of 60 device shapes, 1,000 nodes": lambda: mixed_devices(1000),
-    "10,000 of 60 device shapes, 10,000 nodes": lambda: mixed_devices(10_000),
-    "10,000 of 693 device shapes, 10,000 nodes": many_shapes,
-    "10,000 spread, 10,000 nodes": spread,
-    "8,000 in batches of 1 with apply, 10,000 nodes": lambda: in_batches(10_000, 1),
-    "8,000 in batches of 100 with apply, 10,000 nodes": lambda: in_batches(10_000, 100),
-    "gangs of 8, 10,000 nodes": lambda: gangs(8, 5000),
-    "gangs of 100, 10,000 nodes": lambda: gangs(100, 500),
-    "gangs of 100 spread, 10,000 nodes": lambda: gangs(100, 100, "SPREAD"),
-    "a gang of 40,000, 10,000 nodes": lambda: gangs(40_000, 1),
-    "apply 32,000 of 20 shapes": apply_mixed,
-    "1,000 that do not fit, 10,000 nodes": full_cluster,
-    "first share question, 10,000 nodes": first_question,
-    "never_fits, 10,000 nodes": ever,
-    "shortfall, 10,000 nodes": explained,
+CASES: Final[dict[str, tuple[Callable[[], Timed], Target | None]]] = {
+    "32,000 of 20 shapes, 1,000 nodes": (lambda: mixed(1000), None),
+    "32,000 of 20 shapes, 10,000 nodes": (lambda: mixed(10_000), None),
+    "10,000 of 60 device shapes, 1,000 nodes": (lambda: mixed_devices(1000), None),
+    "10,000 of 60 device shapes, 10,000 nodes": (lambda: mixed_devices(10_000), None),
+    "10,000 of 693 device shapes, 10,000 nodes": (many_shapes, None),
+    "10,000 spread, 10,000 nodes": (spread, None),
+    "one-pod jobs in batches of 1 with apply, 10,000 nodes": (lambda: in_batches(10_000, 1), at_least(5000)),
+    "one-pod jobs in batches of 100 with apply, 10,000 nodes": (lambda: in_batches(10_000, 100), at_least(5000)),
+    "gangs of 8, 10,000 nodes": (lambda: gangs(8, 5000), None),
+    "gangs of 100, 10,000 nodes": (lambda: gangs(100, 500), None),
+    "gangs of 100 spread, 10,000 nodes": (lambda: gangs(100, 100, "SPREAD"), None),
+    "gangs of 40,000, 10,000 nodes": (lambda: gangs(40_000, 1), None),
+    "apply 32,000 of 20 shapes": (apply_mixed, None),
+    "1,000 that do not fit, 10,000 nodes": (full_cluster, None),
+    "first share question, 10,000 nodes": (first_question, None),
+    "never_fits, 10,000 nodes": (ever, None),
+    "shortfall, 10,000 nodes": (explained, None),
 }
 
 
-def main() -> None:
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; median of {ROUNDS}")
-    for name, case in CASES.items():
-        if len(sys.argv) > 1 and not any(word in name for word in sys.argv[1:]):
-            continue
-        rounds = [case() for _ in range(ROUNDS)]
-        seconds = sorted(elapsed for elapsed, _ in rounds)
-        middle, things = statistics.median(seconds), rounds[0][1]
-        each = middle / things * 1e6
-        spread = f"({seconds[0] * 1e3:.1f} .. {seconds[-1] * 1e3:.1f})"
-        print(f"{name:50} {middle * 1e3:9.1f} ms   {each:10.2f} us each   {spread}")
+def once() -> list[Measure]:
+    elapsed_s, pods = identical_at_once()
+    if pods != 32_000:
+        raise RuntimeError(f"only {pods} pods were placed")
+    name = "placement: 32,000 identical onto 1,000 nodes, at once"
+    measures = [Measure(name=name, value=elapsed_s, unit="s", target=at_most(0.3))]
+    for what, (case, target) in CASES.items():
+        elapsed_s, things = case()
+        name, each_us = f"placement: {what}", elapsed_s / things * 1e6
+        measures.append(
+            Measure(name=name, value=things / elapsed_s, unit="/s", target=target, cpu_us={"core": each_us})
+        )
+    return measures
 
 
-if __name__ == "__main__":
-    main()
+def main(runs: int) -> list[Result]:
+    return repeat(runs, once)
