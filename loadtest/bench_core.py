@@ -16,6 +16,7 @@ from typing import Final
 
 from loadtest import workload
 from loadtest.harness import Measure, Result, Target, at_least, at_most, repeat
+
 from muster.core import commands, decide
 from muster.core.apply import apply_transaction
 from muster.core.model import InboxPosition, TaskGroup

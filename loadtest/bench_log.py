@@ -1,8 +1,8 @@
 """The log on a real nats-server with `sync_interval: always`: writing, committing, deciding (LOG-4, LOG-7).
 
-    inbox      submissions made durable, in batches of 100 by 50 callers of one writer
-    commits    transactions committed one after the other, small and large
-    leader     submissions read, decided, committed and applied by a production leader's term
+inbox      submissions made durable, in batches of 100 by 50 callers of one writer
+commits    transactions committed one after the other, small and large
+leader     submissions read, decided, committed and applied by a production leader's term
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import uvloop
-
 from loadtest import workload
 from loadtest.harness import Measure, Result, at_most, repeat
 from loadtest.processes import CELL, Cell, CpuClock
 from loadtest.workload import CLOCK
+
 from muster.core import commands
 from muster.runtime.candidate import Candidate
 from muster.runtime.committer import Committer

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from loadtest.harness import Measure, Result, Target, at_least, at_most, repeat
+
 from muster.core.model import GroupPlacement, NodeSpec, TaskGroup
 from muster.core.nodes import NodeTable
 from muster.core.overlay import Overlay

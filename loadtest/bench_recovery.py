@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import Final
 
 import uvloop
-
 from loadtest import workload
 from loadtest.harness import Measure, Result, at_most, repeat
 from loadtest.processes import CELL, Cell, Process
 from loadtest.workload import CLOCK, OffTheBus
+
 from muster.core import commands, snapshot
 from muster.core.model import PodPhase
 from muster.runtime.follower import Follower

@@ -57,7 +57,7 @@ class Sampler:
         while at is not None:
             seen[_name(at)] = None
             at = at.f_back
-        self.within.update(seen)
+        self.within.update(seen.keys())
 
     def report(self) -> str:
         """The functions that ran most, and those under which most ran."""

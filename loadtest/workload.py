@@ -1,7 +1,7 @@
 """Jobs, nodes and queues for benches, in the core's own form, and a leader without a bus.
 
-`shapes` jobs differ in what they ask for, as a cell's jobs do; everything else about them is alike. Names and ids follow
-from a number, so runs are comparable.
+Jobs differ in what they ask for (`TWENTY` shapes), as a cell's jobs do; everything else about them is alike. Names and
+ids follow from a number, so runs are comparable.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def job(number: int, shapes: Sequence[TaskGroup] = IDENTICAL, queue_name: str = 
     return commands.SubmitJob(spec)
 
 
-def jobs(count: int, shapes: Sequence[TaskGroup] = IDENTICAL, queues: Sequence[str] = (QUEUE,)) -> list[commands.AnyItem]:
+def jobs(
+    count: int, shapes: Sequence[TaskGroup] = IDENTICAL, queues: Sequence[str] = (QUEUE,)
+) -> list[commands.AnyItem]:
     return [job(number, shapes, queues[number % len(queues)]) for number in range(count)]
 
 

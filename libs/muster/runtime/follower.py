@@ -27,6 +27,7 @@ from muster.core import apply, snapshot
 from muster.core import transitions as tr
 from muster.core.model import InboxPosition
 from muster.core.state import CellState
+from muster.runtime.gc import state_loaded
 from muster.runtime.ports import Bus, Clock, MessagesLost, StoredMessage, Stream
 from muster.runtime.snapshots import SnapshotDamaged, SnapshotInfo, SnapshotStore
 from muster.runtime.streams import ledger_spec, snapshots_spec
@@ -208,6 +209,7 @@ class Follower:
     def _replace(self, state: CellState, ledger_seq: int) -> None:
         self.state = state
         self.tail_seq = ledger_seq
+        state_loaded()
         for callback in self._reload_callbacks:
             callback(state)
         self._wake()

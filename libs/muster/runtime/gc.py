@@ -1,10 +1,10 @@
 """Garbage collection that does not stall the fast loop (LOG-16).
 
 Python's cyclic collector walks every container object it knows: about 2 ms for each thousand jobs, at moments of its
-own choosing. State is not cyclic garbage, so what has been loaded is frozen (never walked again) and from then on
-collections happen here: when the process says it is idle, or when so many new objects have come together that
-waiting longer would make the next one long. After each, what survived is frozen too, so a collection costs what came
-since the last one and not what the cell holds.
+own choosing. State is not cyclic garbage, so nothing is collected while it is loaded, and what has been loaded is
+frozen: never walked, not even once. From then on collections happen here: when the process says it is idle, or when so
+many new objects have come together that waiting longer would make the next one long. After each, what survived is
+frozen too, so a collection costs what came since the last one and not what the cell holds.
 """
 
 from __future__ import annotations
@@ -16,17 +16,26 @@ IDLE_OBJECTS_MIN: Final = 20_000  # new container objects that make an idle coll
 BUSY_OBJECTS_MAX: Final = 400_000  # about 40 ms to walk
 
 
+def state_loaded() -> None:
+    """A large state has replaced another one. If a `Collector` is in charge, its next collection must not walk it."""
+    if not gc.isenabled():
+        gc.freeze()
+
+
 class Collector:
     """Takes over from the automatic collector of this process."""
 
     def __init__(self) -> None:
         self.collections = 0
 
+    def loading(self) -> None:
+        """From here on nothing is collected, until `start`."""
+        gc.disable()
+
     def start(self) -> None:
         """The state is loaded: freeze it."""
-        gc.collect()
-        gc.freeze()
         gc.disable()
+        gc.freeze()
 
     def stop(self) -> None:
         """Back to Python's own ways."""

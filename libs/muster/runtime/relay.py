@@ -23,6 +23,7 @@ from typing import Final
 
 from muster.runtime import logs
 from muster.runtime.ports import Clock, Conflict, MessagesLost, OutcomeUnknown, StoredMessage, Stream, StreamFull
+from muster.runtime.relayed import last_of_cell, relayed_up_to
 from muster.wire import codec, events
 
 WINDOW_MAX: Final = 256
@@ -31,23 +32,6 @@ RETRY_S: Final = 0.1
 FULL_SHARE_DROPPED: Final = 10  # one part in so many
 
 log = logs.get_logger(__name__)
-
-
-async def relayed_up_to(stream: Stream, cell: str) -> int | None:
-    """The last ledger sequence all of whose events are surely in EVENTS; None before the first event. The ledger may
-    be trimmed up to there (LOG-6): the relay goes on with the next one."""
-    info = await stream.info()
-    last = await _last_of_cell(stream, cell, info.first_seq, info.last_seq)
-    return last[0] - 1 if last is not None else None
-
-
-async def _last_of_cell(stream: Stream, cell: str, first_seq: int, last_seq: int) -> tuple[int, int] | None:
-    """Looks from the end: the first look finds it unless other cells share the stream."""
-    for seq in range(last_seq, first_seq - 1, -1):
-        message = await stream.get(seq)
-        if message is not None and message.subject.startswith(f"muster.events.{cell}."):
-            return events.id_of(message.headers or {})
-    return None
 
 
 class EventRelay:
@@ -168,7 +152,10 @@ class EventRelay:
         """Where EVENTS stands. The end is read before the last event: what comes in between makes the next publish a
         conflict; the other way round it would be published twice."""
         info = await self._events.info()
-        done = await _last_of_cell(self._events, self._cell, max(info.first_seq, self._stream_seq), info.last_seq)
+        done = await last_of_cell(self._events, self._cell, max(info.first_seq, self._stream_seq), info.last_seq)
         self._stream_seq = info.last_seq
         if done is not None:
             self._done = max(self._done, done)
+
+
+__all__ = ["WINDOW_MAX", "EventRelay", "relayed_up_to"]

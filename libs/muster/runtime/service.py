@@ -190,6 +190,8 @@ async def _connect(name: str, values: CommonSettings) -> Bus:
 
 async def serve(context: ServiceContext[S], build: Build[S]) -> ExitCode:
     """The life of a service on a connected bus, from `build` to the end of the stop. Returns the exit code."""
+    collector = Collector()
+    collector.loading()
     http = HttpServer(context)
     await http.start(context.settings.metrics_address)
     watches = [
@@ -203,9 +205,10 @@ async def serve(context: ServiceContext[S], build: Build[S]) -> ExitCode:
         if started:
             await context.rpc.start()
             _announce(context, http.address)
-            await _serve_until_stop(context)
+            await _serve_until_stop(context, collector)
     finally:
         context.stop.set()
+        collector.stop()
         for task in watches:
             task.cancel()
         await _stop_gracefully(context, service if started else None, http)
@@ -229,9 +232,8 @@ async def _until_stop(context: ServiceContext[S], start: Coroutine[Any, Any, Non
     return False
 
 
-async def _serve_until_stop(context: ServiceContext[S]) -> None:
+async def _serve_until_stop(context: ServiceContext[S], collector: Collector) -> None:
     """Let health and the metric follow the readiness until the stop begins."""
-    collector = Collector()
     collector.start()  # what the service loaded lives as long as the process (LOG-16)
     shown: list[str] | None = None
     while not context.stop.is_set():
@@ -244,7 +246,6 @@ async def _serve_until_stop(context: ServiceContext[S]) -> None:
         collector.idle()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(context.stop.wait(), READINESS_POLL_S)
-    collector.stop()
     context.metrics.ready.set(0)
 
 

@@ -80,3 +80,9 @@ def rfc3339(milliseconds: int) -> str:
         return ""
     moment = datetime.fromtimestamp(milliseconds // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{moment}.{milliseconds % 1000:03d}Z"
+
+
+def id_of(headers: Mapping[str, str]) -> tuple[int, int]:
+    """(ledger sequence, index) of a stored CloudEvent."""
+    sequence, _, index = headers["ce-id"].partition("-")
+    return int(sequence), int(index)

@@ -19,9 +19,10 @@ from muster.api.v1 import events_pb2, job_pb2, queue_pb2
 from muster.core import transitions as tr
 from muster.core.model import JobSpec, JobState, Reason
 from muster.core.state import CellState
-from muster.wire import enums
+from muster.wire import enums, event_data
 from muster.wire.event_data import AnyData, CellData, CommandData, JobData, PositionData, QueueData, rfc3339
 
+id_of: Final = event_data.id_of
 NO_NAMESPACE: Final = "_"  # in subjects of events that belong to no namespace; no namespace can be called so
 
 _STATE_NAMES: Final = {name: job_pb2.JobState.Name(value) for name, value in enums.STATES.items()}
@@ -305,12 +306,6 @@ def cloud_event(event: PublicEvent, cell: str) -> tuple[str, dict[str, str], byt
     if event.trace:
         headers["ce-traceparent"] = event.trace
     return f"muster.events.{cell}.{event.namespace}.{event.type}", headers, _encode(event.data)
-
-
-def id_of(headers: Mapping[str, str]) -> tuple[int, int]:
-    """(ledger sequence, index) of a stored CloudEvent."""
-    sequence, _, index = headers["ce-id"].partition("-")
-    return int(sequence), int(index)
 
 
 def job_event_proto(event: PublicEvent) -> events_pb2.JobEvent | None:

@@ -22,7 +22,7 @@ from muster.runtime.follower import Follower
 from muster.runtime.following import start_follower
 from muster.runtime.lease import Lease
 from muster.runtime.ports import Stream
-from muster.runtime.relay import relayed_up_to
+from muster.runtime.relayed import relayed_up_to
 from muster.runtime.service import ServiceContext
 from muster.runtime.snapshotter import LEASE_TTL_S, Snapshotter
 from muster.runtime.trim import Trimmer
