@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from muster.api.v1 import events_pb2, job_pb2, queue_pb2
 from muster.core import transitions as tr
-from muster.core.model import JobSpec, JobState, Reason
+from muster.core.model import JobSpec, JobState, QueueSpec, Reason
 from muster.core.state import CellState
 from muster.wire import enums, event_data
 from muster.wire.event_data import AnyData, CellData, CommandData, JobData, PositionData, QueueData, rfc3339
@@ -64,17 +64,25 @@ class StateNames:
 
 
 class Remembering:
-    """Remembers the jobs it saw queued, for a reader of the ledger that may be behind or ahead of `others`' state."""
+    """Remembers the jobs and queues it saw, for a reader of the ledger that may be behind or ahead of `others`' state.
+    Queues are few and their ids are never used again, so those that are removed stay known."""
 
     def __init__(self, others: Names) -> None:
         self._others = others
         self._jobs: dict[str, JobFacts] = {}
+        self._queues: dict[str, QueueSpec] = {}
 
     def job(self, job: str) -> JobFacts | None:
         return self._jobs.get(job) or self._others.job(job)
 
     def queue(self, queue: str) -> str | None:
-        return self._others.queue(queue)
+        spec = self._queues.get(queue)
+        if spec is None:
+            return self._others.queue(queue)
+        if not spec.parent:
+            return spec.name
+        above = self.queue(spec.parent)
+        return f"{above}/{spec.name}" if above else None
 
     def observe(self, tx: tr.Transaction) -> None:
         """To be called for every transaction, before or after its events are made."""
@@ -83,6 +91,8 @@ class Remembering:
                 self._jobs[transition.spec.id] = facts_of(transition.spec, self.queue(transition.queue))
             elif isinstance(transition, tr.JobForgotten):
                 self._jobs.pop(transition.job, None)
+            elif isinstance(transition, tr.QueueUpserted):
+                self._queues[transition.spec.id] = transition.spec
 
 
 def facts_of(spec: JobSpec, queue: str | None) -> JobFacts:

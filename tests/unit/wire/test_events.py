@@ -158,6 +158,21 @@ def test_a_reader_remembers_jobs_until_they_are_forgotten() -> None:
     assert names.job("j1") is not None  # from whom it asks when it does not know
 
 
+def test_a_reader_ahead_of_the_state_knows_the_paths_of_new_and_moved_queues() -> None:
+    names = events.Remembering(KnownNames())
+
+    def subjects(*transitions: tr.AnyTransition) -> list[str]:
+        tx = transaction(*transitions)
+        names.observe(tx)
+        return [event.subject for event in events.public_events(tx, 12, names, "main")]
+
+    assert subjects(tr.QueueUpserted(QueueSpec("q7", "lab", ""))) == ["lab"]
+    assert subjects(tr.QueueUpserted(QueueSpec("q8", "speech", "q7"))) == ["lab/speech"]
+    assert subjects(tr.QueueUpserted(QueueSpec("q9", "asr", "q1"))) == ["research/vision/asr"]
+    assert subjects(tr.QueueUpserted(QueueSpec("q8", "speech", "q1"))) == ["research/vision/speech"]
+    assert subjects(tr.QueueRemoved("q8")) == ["research/vision/speech"]
+
+
 def test_every_state_and_reason_of_the_core_has_its_enum() -> None:
     from muster.wire import enums
 
