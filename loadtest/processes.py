@@ -75,6 +75,12 @@ class Process:
             found = re.search(rf"^{name}(?:{{[^}}]*}})? (\S+)$", answer.read().decode(), re.MULTILINE)
         return float(found.group(1)) if found else 0.0
 
+    def stalls(self) -> tuple[float, str]:
+        """The longest stall of its event loop by its own CPU time, in ms; a note with the one by the clock."""
+        own_ms = self.metric("muster_event_loop_stall_own_max_seconds") * 1e3
+        wall_ms = self.metric("muster_event_loop_stall_max_seconds") * 1e3
+        return own_ms, f"its CPU time; by the clock {wall_ms:.0f} ms"
+
     def stop(self) -> None:
         if self._process.poll() is None:
             self._process.terminate()

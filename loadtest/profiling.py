@@ -21,7 +21,8 @@ from types import FrameType
 from typing import Final
 
 EVERY_S: Final = 0.003
-TOP: Final = 14
+TOP: Final = 30
+WHOLE_SHARE: Final = 0.9  # what is on nearly every stack is left out
 OWN_THREAD_SHARE: Final = 0.3  # of the time between two samples: below this others worked
 PATHS_SHOWN: Final = 3
 
@@ -63,10 +64,16 @@ class Sampler:
         """The functions that ran most, and those under which most ran."""
         total = max(1, self.samples)
         lines = [f"{self.samples} samples, {self.samples * EVERY_S:.1f} s of CPU time"]
-        for title, counts in (("in it", self.own), ("in and below", self.within)):
+        below = Counter({name: n for name, n in self.within.items() if n < WHOLE_SHARE * total and _ours(name)})
+        for title, counts in (("in it", self.own), ("in it and below", below)):
             lines.append(f"  {title}:")
             lines += [f"    {100 * n / total:5.1f} %  {name}" for name, n in counts.most_common(TOP)]
         return "\n".join(lines)
+
+
+def _ours(name: str) -> bool:
+    """Whether it says anything to find a name on the stack: the interpreter's and the loop's own are always there."""
+    return not any(part in name for part in ("<frozen", "asyncio/", "uvloop/", "<module>"))
 
 
 def _name(frame: FrameType) -> str:
