@@ -17,6 +17,7 @@ from muster.runtime.ports import (
     Conflict,
     MessagesLost,
     OutcomeUnknown,
+    Outgoing,
     StoredMessage,
     Stream,
     StreamFull,
@@ -156,6 +157,63 @@ def test_compare_and_set_on_a_subject_ignores_the_others(server: Server) -> None
             await stream.publish(b"4", subject=a, expected_last_subject_seq=1)
         with pytest.raises(Conflict):
             await stream.publish(b"4", subject=b, expected_last_subject_seq=0)
+
+    run(server, test)
+
+
+def batch_of(stream: Stream, count: int) -> list[Outgoing]:
+    return [Outgoing(f"t.{stream.name}.{n % 2}", {"number": str(n)}, b"%d" % n) for n in range(count)]
+
+
+def test_a_batch_is_stored_one_behind_the_other(server: Server) -> None:
+    async def test(bus: Bus, stream: Stream) -> None:
+        await stream.publish(b"before")
+        assert await stream.publish_batch(batch_of(stream, 300), expected_last_seq=1) == 301
+        found = await collect(stream, 2, 300)
+        assert [m.data for m in found] == [b"%d" % n for n in range(300)]
+        assert found[7].subject == f"t.{stream.name}.1"
+        assert (found[7].headers or {})["number"] == "7"
+        assert await stream.publish_batch(batch_of(stream, 1), expected_last_seq=301) == 302
+
+    run(server, test, batches=True)
+
+
+def test_a_batch_that_conflicts_stores_nothing(server: Server) -> None:
+    async def test(bus: Bus, stream: Stream) -> None:
+        await stream.publish(b"before")
+        with pytest.raises(Conflict) as stale:
+            await stream.publish_batch(batch_of(stream, 10), expected_last_seq=0)
+        assert stale.value.last_seq == 1
+        assert (await stream.info()).last_seq == 1
+
+    run(server, test, batches=True)
+
+
+def test_exactly_one_of_many_racing_batches_wins(server: Server) -> None:
+    async def test(bus: Bus, stream: Stream) -> None:
+        batch = batch_of(stream, 20)
+        tries = (stream.publish_batch(batch, expected_last_seq=0) for _ in range(10))
+        results = await asyncio.gather(*tries, return_exceptions=True)
+        assert [r for r in results if not isinstance(r, Conflict)] == [20]
+        assert (await stream.info()).messages == 20
+
+    run(server, test, batches=True)
+
+
+def test_a_batch_for_which_there_is_no_room_stores_nothing(server: Server) -> None:
+    async def test(bus: Bus, stream: Stream) -> None:
+        with pytest.raises(StreamFull):
+            await stream.publish_batch(batch_of(stream, 10), expected_last_seq=0)
+        assert (await stream.info()).messages == 0
+
+    run(server, test, batches=True, max_messages=5)
+
+
+def test_a_stream_takes_batches_only_if_it_was_made_so(server: Server) -> None:
+    async def test(bus: Bus, stream: Stream) -> None:
+        with pytest.raises(BusRefused):
+            await stream.publish_batch(batch_of(stream, 10), expected_last_seq=0)
+        assert (await stream.info()).messages == 0
 
     run(server, test)
 

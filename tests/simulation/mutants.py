@@ -110,8 +110,8 @@ MUTANTS = (
         "relay-without-compare-and-set",
         "LOG-13",
         "libs/muster/runtime/relay.py",
-        "                expected_last_seq=self._stream_seq + offset,\n",
-        "",
+        "        expected_last_seq = self._stream_seq\n",
+        "        expected_last_seq = (await self._events.info()).last_seq\n",
     ),
     Mutant(
         "repeated-request-queued-again",

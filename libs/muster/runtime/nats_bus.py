@@ -21,7 +21,7 @@ from nats.aio.client import Client
 from muster.runtime.bus_errors import BusRefused
 from muster.runtime.nats_publish import Requests
 from muster.runtime.nats_read import read_stream
-from muster.runtime.ports import OutcomeUnknown, StoredMessage, Stream, StreamInfo, StreamSpec
+from muster.runtime.ports import OutcomeUnknown, Outgoing, StoredMessage, Stream, StreamInfo, StreamSpec
 
 CONNECT_TIMEOUT_S: Final = 2
 RECONNECT_WAIT_S: Final = 0.25
@@ -99,7 +99,7 @@ class NatsBus:
 
     async def stream(self, spec: StreamSpec) -> Stream:
         """Bind, creating if needed; a stream that exists with other limits is taken as it is."""
-        config = {
+        config: dict[str, object] = {
             "name": spec.name,
             "subjects": list(spec.subjects),
             "storage": "file",
@@ -113,6 +113,8 @@ class NatsBus:
             "duplicate_window": DUPLICATE_WINDOW_S * NANOS,
             "allow_direct": False,  # direct reads may be stale on several servers
         }
+        if spec.batches:
+            config["allow_atomic"] = True
         async with asyncio.timeout(BIND_TIMEOUT_S):
             while True:
                 try:
@@ -173,6 +175,12 @@ class NatsStream:
         if message_id is not None:
             all_headers["Nats-Msg-Id"] = message_id
         return await self._requests.publish(subject or self._subject, data, all_headers, timeout_s)
+
+    async def publish_batch(
+        self, messages: Sequence[Outgoing], *, expected_last_seq: int, timeout_s: float = 5.0
+    ) -> int:
+        """As `Stream.publish_batch`."""
+        return await self._requests.publish_batch(messages, expected_last_seq, timeout_s)
 
     async def info(self) -> StreamInfo:
         answer = await self._ask("STREAM.INFO", {})

@@ -5,6 +5,9 @@ one wildcard inbox and a table of futures the same connection carries more than 
 A lost connection fails everything in flight at once as `OutcomeUnknown`, because the answers will never come: the
 callers send again as soon as the connection is back, instead of waiting out their timeouts.
 
+A batch is stored by the server as a whole or not at all. Its messages go out without a reply, only the last is a
+request, and what is answered to that counts for all.
+
 This is also the one place where JetStream's error codes become the exceptions of `ports`.
 """
 
@@ -12,14 +15,15 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 import msgspec
 from nats import errors as nats_errors
 
 from muster.runtime.bus_errors import BusRefused, ConnectionClosed
-from muster.runtime.ports import Conflict, OutcomeUnknown, StreamFull
+from muster.runtime.ports import Conflict, OutcomeUnknown, Outgoing, StreamFull
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
 CONFLICT_CODES: Final = frozenset({10071, 10164})  # wrong last sequence; another write to the same guard in flight
 FULL_CODES: Final = frozenset({10077, 10023, 10028, 10047})  # stream limits, then server and account storage
+INCOMPLETE_CODES: Final = frozenset({10176})  # a message of the batch was lost: nothing is stored
 NO_RESPONDERS: Final = "503"
 HTTP_UNAVAILABLE: Final = 500  # and above: the server's trouble, not the message's
 
@@ -144,6 +149,32 @@ class Requests:
             raise translate(answer.error)
         return answer.seq
 
+    async def publish_batch(self, messages: Sequence[Outgoing], expected_last_seq: int, timeout_s: float) -> int:
+        """Store messages as `Stream.publish_batch` says; returns the sequence of the last."""
+        await self.wait_connected()
+        batch = uuid4().hex
+        for number, message in enumerate(messages, 1):
+            headers = {**message.headers, "Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(number)}
+            if number == 1:
+                headers["Nats-Expected-Last-Sequence"] = str(expected_last_seq)
+            if number == len(messages):
+                headers["Nats-Batch-Commit"] = "1"
+                return await self.publish(message.subject, message.data, headers, timeout_s)
+            await self._send_part(message, headers)
+        raise ValueError("a batch of no messages")
+
+    async def _send_part(self, message: Outgoing, headers: dict[str, str]) -> None:
+        if not self._connected.is_set() or self._closed:
+            raise OutcomeUnknown("the connection was lost within a batch")
+        try:
+            await self.client.publish(message.subject, message.data, headers=headers)
+        except (nats_errors.ConnectionClosedError, nats_errors.ConnectionDrainingError) as error:
+            raise ConnectionClosed(str(error)) from error
+        except nats_errors.MaxPayloadError as error:
+            raise BusRefused(0, "message is larger than the server's max_payload") from error
+        except (nats_errors.Error, OSError) as error:
+            raise OutcomeUnknown(f"not sent: {error!r}") from error
+
     async def api(self, subject: str, request: Mapping[str, object], timeout_s: float) -> dict[str, Any]:
         """A JetStream API request. Raises what `translate` says for the error in the answer."""
         answer = msgspec.json.decode(await self.call(subject, msgspec.json.encode(request), None, timeout_s))
@@ -179,6 +210,6 @@ def translate(error: ApiError) -> Exception:
         return Conflict(error.description, int(last) if last.isdigit() else None)
     if error.err_code in FULL_CODES:
         return StreamFull(error.description)
-    if error.code >= HTTP_UNAVAILABLE:
+    if error.code >= HTTP_UNAVAILABLE or error.err_code in INCOMPLETE_CODES:
         return OutcomeUnknown(f"JetStream error {error.err_code}: {error.description}")
     return BusRefused(error.err_code, error.description)

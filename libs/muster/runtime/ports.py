@@ -7,9 +7,11 @@ suite. Everything above this line (reader, committer, follower, leases, relay, b
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
+
+BATCH_MESSAGES_MAX: Final = 1000  # what nats-server takes
 
 
 class Conflict(Exception):
@@ -40,6 +42,14 @@ class StoredMessage(Struct, frozen=True, gc=False):
     headers: Mapping[str, str] | None = None
 
 
+class Outgoing(Struct, frozen=True):
+    """A message of a batch."""
+
+    subject: str
+    headers: Mapping[str, str]
+    data: bytes
+
+
 class StreamInfo(Struct, frozen=True):
     first_seq: int  # 1 for a stream that never held anything, as JetStream says; last_seq + 1 when emptied
     last_seq: int
@@ -57,6 +67,7 @@ class StreamSpec(Struct, frozen=True):
     max_message_bytes: int = 1024 * 1024
     max_messages_per_subject: int = -1
     replicas: int = 1
+    batches: bool = False  # takes `publish_batch`
 
 
 class Stream(Protocol):
@@ -76,6 +87,15 @@ class Stream(Protocol):
         timeout_s: float = 5.0,
     ) -> int:
         """Store one message durably and return its sequence. Raises Conflict, OutcomeUnknown, StreamFull."""
+
+    async def publish_batch(
+        self, messages: Sequence[Outgoing], *, expected_last_seq: int, timeout_s: float = 5.0
+    ) -> int:
+        """Store messages one behind the other, all of them or none; returns the sequence of the last.
+
+        At most BATCH_MESSAGES_MAX. One answer and one disk sync for all. Raises as `publish`; BusRefused when the
+        stream was not made with `batches`.
+        """
 
     async def info(self) -> StreamInfo: ...
 

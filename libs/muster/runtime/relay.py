@@ -2,31 +2,40 @@
 
     LEDGER -> transactions -> public events -> EVENTS, each expecting the stream's last sequence
 
-Where it goes on is in EVENTS itself: the id of the cell's last event is its ledger sequence and index. Every event is
-published with compare-and-set on the stream's last sequence, so an event that is stored twice or out of order cannot
-happen: not after a crash, not while two replicas relay at once. Many publishes are in flight, each expecting the
-sequence of the one before it; when one fails, those behind it fail too, and the relay looks again at what is stored.
-A replicated stream admits one such write at a time; the window then shrinks to what the server takes.
+Where it goes on is in EVENTS itself: the id of the cell's last event is its ledger sequence and index. Events are
+stored in batches, all of a batch or nothing, each with compare-and-set on the stream's last sequence, so an event that
+is stored twice or out of order cannot happen: not after a crash, not while two replicas relay at once, not when a batch
+arrives late. When one fails the relay looks again at what is stored. One disk sync for each batch is what lets the
+relay keep up with the ledger: one for each event is twenty times slower.
 
 Events of other cells may come in between on the same stream; that is a conflict like any other, and costs a second
-look. But then only one publish may be in flight (`window`): of several, the first may be lost and the second arrive
-late, just behind another cell's event, where its expectation happens to hold. A full EVENTS stream loses its oldest
-tenth: history is kept for readers that come late, and the present matters more.
+look. A full EVENTS stream loses its oldest tenth: history is kept for readers that come late, and the present matters
+more. A stream that was made without batches (by an older build) takes one event at a time.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Final
 
 from muster.runtime import logs
-from muster.runtime.ports import Clock, Conflict, MessagesLost, OutcomeUnknown, StoredMessage, Stream, StreamFull
+from muster.runtime.bus_errors import BusRefused
+from muster.runtime.ports import (
+    BATCH_MESSAGES_MAX,
+    Clock,
+    Conflict,
+    MessagesLost,
+    OutcomeUnknown,
+    Outgoing,
+    StoredMessage,
+    Stream,
+    StreamFull,
+)
 from muster.runtime.relayed import last_of_cell, relayed_up_to
 from muster.wire import codec, events
 
-WINDOW_MAX: Final = 256
+BATCH_MAX: Final = 500  # events
 PUBLISH_TIMEOUT_S: Final = 5.0
 RETRY_S: Final = 0.1
 FULL_SHARE_DROPPED: Final = 10  # one part in so many
@@ -45,7 +54,7 @@ class EventRelay:
         stream: Stream,
         names: events.Names,
         clock: Clock,
-        window: int = WINDOW_MAX,
+        batch: int = BATCH_MAX,
     ) -> None:
         self.relayed_seq = 0  # everything of the ledger up to here is in EVENTS
         self.published = 0
@@ -56,8 +65,7 @@ class EventRelay:
         self._clock = clock
         self._done = (0, -1)  # id of the last event that is stored
         self._stream_seq = 0  # last sequence of EVENTS
-        self._window_max = window
-        self._window = window
+        self._batch = min(batch, BATCH_MESSAGES_MAX)
 
     async def run(self) -> None:
         """For ever; cancel to stop."""
@@ -97,55 +105,53 @@ class EventRelay:
         """Store all of `pending`, whatever it takes."""
         at = 0
         while at < len(pending):
-            window = pending[at : at + self._window]
-            stored, failure = await self._publish_window(window)
-            if stored:
-                self._done = (window[stored - 1].ledger_seq, window[stored - 1].index)
-                self._stream_seq += stored
-                self.published += stored
-            at += stored
+            batch = pending[at : at + self._batch]
+            failure = await self._publish_batch(batch)
             if failure is None:
-                self._window = min(self._window_max, 2 * self._window)
+                self._done = (batch[-1].ledger_seq, batch[-1].index)
+                self._stream_seq += len(batch)
+                self.published += len(batch)
+                at += len(batch)
                 continue
-            self._window = max(1, self._window // 2)
             await self._recover(failure)
             while at < len(pending) and (pending[at].ledger_seq, pending[at].index) <= self._done:
                 at += 1
 
-    async def _publish_window(self, window: Sequence[events.PublicEvent]) -> tuple[int, BaseException | None]:
-        """How many were stored one after the other, and what happened to the next one."""
-        tasks = []
-        for offset, event in enumerate(window):
-            subject, headers, data = events.cloud_event(event, self._cell)
-            publish = self._events.publish(
-                data,
-                subject=subject,
-                headers=headers,
-                expected_last_seq=self._stream_seq + offset,
-                timeout_s=PUBLISH_TIMEOUT_S,
-            )
-            tasks.append(asyncio.ensure_future(publish))
+    async def _publish_batch(self, batch: Sequence[events.PublicEvent]) -> Exception | None:
+        """Store all or nothing; what happened if it is not known to be stored."""
+        messages = [Outgoing(*events.cloud_event(event, self._cell)) for event in batch]
+        expected_last_seq = self._stream_seq
         try:
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-        except asyncio.CancelledError:
-            for task in tasks:
-                task.cancel()
-            raise
-        for offset, result in enumerate(results):
-            if isinstance(result, BaseException):
-                return offset, result
-        return len(results), None
+            if len(messages) > 1:
+                await self._events.publish_batch(
+                    messages, expected_last_seq=expected_last_seq, timeout_s=PUBLISH_TIMEOUT_S
+                )
+            else:
+                await self._events.publish(
+                    messages[0].data,
+                    subject=messages[0].subject,
+                    headers=messages[0].headers,
+                    expected_last_seq=expected_last_seq,
+                    timeout_s=PUBLISH_TIMEOUT_S,
+                )
+        except BusRefused as refusal:
+            if len(messages) == 1:
+                raise
+            log.warning("the event stream takes no batches, events go one by one", reason=str(refusal))
+            self._batch = 1
+            return refusal
+        except (Conflict, OutcomeUnknown, StreamFull) as failure:
+            return failure
+        return None
 
-    async def _recover(self, failure: BaseException) -> None:
-        """Look at what is stored. Raises what is not a matter of trying again."""
+    async def _recover(self, failure: Exception) -> None:
+        """Look at what is stored."""
         if isinstance(failure, StreamFull):
             info = await self._events.info()
             log.warning("the event stream is full", dropped=info.messages // FULL_SHARE_DROPPED)
             await self._events.purge_below(info.first_seq + max(1, info.messages // FULL_SHARE_DROPPED))
         elif isinstance(failure, OutcomeUnknown):
             await self._clock.sleep(RETRY_S)
-        elif not isinstance(failure, Conflict):
-            raise failure
         await self._look()
 
     async def _look(self) -> None:
@@ -158,4 +164,4 @@ class EventRelay:
             self._done = max(self._done, done)
 
 
-__all__ = ["WINDOW_MAX", "EventRelay", "relayed_up_to"]
+__all__ = ["BATCH_MAX", "EventRelay", "relayed_up_to"]

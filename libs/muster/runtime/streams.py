@@ -81,4 +81,5 @@ def events_spec(replicas: int = 1) -> StreamSpec:
         max_bytes=EVENTS_BYTES_MAX,
         max_message_bytes=MESSAGE_BYTES_MAX,
         replicas=replicas,
+        batches=True,
     )

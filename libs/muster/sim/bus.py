@@ -23,6 +23,7 @@ from muster.runtime.bus_errors import BusRefused, ConnectionClosed
 from muster.runtime.ports import (
     Clock,
     OutcomeUnknown,
+    Outgoing,
     StoredMessage,
     Stream,
     StreamInfo,
@@ -183,7 +184,7 @@ class SimBus:
                 self.check()
                 return
 
-    async def send(self, log: StreamLog, write: Write, timeout_s: float) -> int:
+    async def send(self, log: StreamLog, write: Write | Sequence[Write], timeout_s: float) -> int:
         """Publish: the request travels, is stored or refused, the answer travels."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[int] = loop.create_future()
@@ -202,12 +203,13 @@ class SimBus:
             timer.cancel()
             self._in_flight.pop(future, None)
 
-    def _arrive(self, log: StreamLog, write: Write, future: asyncio.Future[int]) -> None:
+    def _arrive(self, log: StreamLog, write: Write | Sequence[Write], future: asyncio.Future[int]) -> None:
         server = self.server
         if server.hits(server.faults.request_lost_chance):
             return
         try:
-            seq = log.store(write, server.clock.now_ms())
+            now_ms = server.clock.now_ms()
+            seq = log.store(write, now_ms) if isinstance(write, Write) else log.store_batch(write, now_ms)
         except Exception as error:
             if not server.hits(server.faults.answer_lost_chance):
                 asyncio.get_running_loop().call_later(server.delay_s(), _fail, future, error)
@@ -244,9 +246,24 @@ class SimStream:
             expected_last_subject_seq=expected_last_subject_seq,
             message_id=message_id,
         )
-        if not any(subject_matches(pattern, write.subject) for pattern in self._log.spec.subjects):
-            raise BusRefused(0, f"{write.subject} is no subject of {self.name}")
+        self._check_subject(write.subject)
         return await self._bus.send(self._log, write, timeout_s)
+
+    async def publish_batch(
+        self, messages: Sequence[Outgoing], *, expected_last_seq: int, timeout_s: float = 5.0
+    ) -> int:
+        """As `Stream.publish_batch`."""
+        writes: list[Write] = []
+        for message in messages:
+            self._check_subject(message.subject)
+            expected = None if writes else expected_last_seq
+            writes.append(Write(message.subject, message.data, message.headers, expected_last_seq=expected))
+        await self._bus.reachable()  # what cannot be sent now is not sent later
+        return await self._bus.send(self._log, writes, timeout_s)
+
+    def _check_subject(self, subject: str) -> None:
+        if not any(subject_matches(pattern, subject) for pattern in self._log.spec.subjects):
+            raise BusRefused(0, f"{subject} is no subject of {self.name}")
 
     async def info(self) -> StreamInfo:
         await self._bus.round_trip()

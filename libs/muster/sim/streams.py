@@ -7,7 +7,7 @@ replica; the contract suite compares.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -18,6 +18,9 @@ from muster.runtime.ports import Conflict, MessagesLost, StoredMessage, StreamFu
 DUPLICATE_WINDOW_MS: Final = 120_000
 MESSAGE_TOO_LARGE: Final = 10054
 MESSAGE_OVERHEAD_BYTES: Final = 22
+
+
+BATCHES_DISABLED: Final = 10174
 
 
 class Write(Struct, frozen=True):
@@ -82,13 +85,26 @@ class StreamLog:
         self.notify()
         return seq
 
-    def _check_limits(self, write: Write) -> None:
+    def store_batch(self, writes: Sequence[Write], now_ms: int) -> int:
+        """All or none; the sequence of the last. The first carries the expectation. Raises as `store`."""
+        if not self.spec.batches:
+            raise BusRefused(BATCHES_DISABLED, "atomic publish is disabled")
+        expected = writes[0].expected_last_seq
+        if expected is not None and expected != self.last_seq:
+            raise Conflict(f"wrong last sequence: {self.last_seq}", self.last_seq)
+        size = 0
+        for number, write in enumerate(writes):
+            self._check_limits(write, number, size)
+            size += _size_of(write)
+        return [self.store(write, now_ms) for write in writes][-1]
+
+    def _check_limits(self, write: Write, more_messages: int = 0, more_bytes: int = 0) -> None:
+        """Whether it fits, behind so many more."""
         spec = self.spec
         replaces = 0 < spec.max_messages_per_subject <= len(self._by_subject.get(write.subject, ()))
-        if spec.max_messages >= 0 and len(self.messages) >= spec.max_messages and not replaces:
+        if spec.max_messages >= 0 and len(self.messages) + more_messages >= spec.max_messages and not replaces:
             raise StreamFull("maximum messages exceeded")
-        size = len(write.data) + len(write.subject) + MESSAGE_OVERHEAD_BYTES
-        if spec.max_bytes >= 0 and self.bytes + size > spec.max_bytes:
+        if spec.max_bytes >= 0 and self.bytes + more_bytes + _size_of(write) > spec.max_bytes:
             raise StreamFull("maximum bytes exceeded")
 
     def _remove(self, seq: int) -> None:
@@ -144,6 +160,10 @@ class StreamLog:
 
 def _size(message: StoredMessage) -> int:
     return len(message.data) + len(message.subject) + MESSAGE_OVERHEAD_BYTES
+
+
+def _size_of(write: Write) -> int:
+    return len(write.data) + len(write.subject) + MESSAGE_OVERHEAD_BYTES
 
 
 def _stored_headers(write: Write) -> dict[str, str] | None:

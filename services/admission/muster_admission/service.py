@@ -65,7 +65,6 @@ async def build(context: ServiceContext[AdmissionSettings]) -> AsyncIterator[Non
         stream=await bus.stream(events_spec(settings.nats_replicas)),
         names=StateNames(lambda: follower.state),
         clock=context.clock,
-        window=settings.events_window,
     )
     leases = await bus.stream(leases_spec(settings.nats_replicas))
     lease = Lease(leases, f"{settings.cell}.relay", settings.replica, clock=context.clock)

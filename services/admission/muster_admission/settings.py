@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 from muster.runtime.backpressure import BACKLOG_MESSAGES_MAX
-from muster.runtime.relay import WINDOW_MAX
 from muster.runtime.settings import CommonSettings, setting
 from muster.runtime.streams import INBOX_BYTES_MAX
 
@@ -22,6 +21,3 @@ class AdmissionSettings(CommonSettings):
     decide_timeout_ms: int = setting("how long a call waits for the cell to decide", 10_000, minimum=1)
     read_timeout_ms: int = setting("how long a read waits for its inbox position (LOG-12)", 2_000, minimum=1)
     watch_buffer_events: int = setting("events kept for a slow watcher before it is cut", 10_000, minimum=1)
-    events_window: int = setting(
-        "events in flight to the EVENTS stream; 1 when several cells share it", WINDOW_MAX, minimum=1
-    )

@@ -10,14 +10,14 @@ from tests.unit.runtime.cells import CELL, SimCell, cancel, job, nodes, queue
 
 from muster.core import commands
 from muster.runtime.ports import StoredMessage, Stream
-from muster.runtime.relay import EventRelay, relayed_up_to
+from muster.runtime.relay import BATCH_MAX, EventRelay, relayed_up_to
 from muster.runtime.streams import events_spec, ledger_spec
 from muster.sim.bus import Faults
 from muster.sim.loop import SimClock, run
 from muster.wire import events
 
 
-async def relay_of(cell: SimCell, client: str, *, window: int = 256) -> EventRelay:
+async def relay_of(cell: SimCell, client: str, *, batch: int = BATCH_MAX) -> EventRelay:
     """A relay with a connection and a follower of its own."""
     bus = cell.connect(client)
     follower = await cell.follower(f"{client}-follower")
@@ -27,7 +27,7 @@ async def relay_of(cell: SimCell, client: str, *, window: int = 256) -> EventRel
         stream=await bus.stream(events_spec()),
         names=events.StateNames(lambda: follower.state),
         clock=SimClock(),
-        window=window,
+        batch=batch,
     )
 
 
@@ -119,11 +119,12 @@ def test_two_relays_at_once_on_a_bad_network_lose_and_repeat_nothing(seed: int) 
     run(main())
 
 
-def test_another_cells_events_in_between_cost_no_event() -> None:
+@pytest.mark.parametrize("batch", [1, BATCH_MAX])
+def test_another_cells_events_in_between_cost_no_event(batch: int) -> None:
     async def main() -> None:
         cell = SimCell(5)
         leader = await busy_cell(cell)
-        relay = asyncio.create_task((await relay_of(cell, "relay", window=1)).run())
+        relay = asyncio.create_task((await relay_of(cell, "relay", batch=batch)).run())
         other: Stream = await cell.connect("other").stream(events_spec())
         writer = await cell.writer()
         for n in range(20):
@@ -175,6 +176,23 @@ def test_the_ledger_may_be_trimmed_behind_the_relay_and_not_before_it() -> None:
     from muster.core.state import CellState
 
     _EMPTY = CellState(CELL)
+    run(main())
+
+
+def test_a_stream_without_batches_takes_events_one_by_one() -> None:
+    async def main() -> None:
+        from msgspec.structs import replace
+
+        cell = SimCell()
+        await cell.connect("older").stream(replace(events_spec(), batches=False))
+        leader = await busy_cell(cell)
+        relay = asyncio.create_task((await relay_of(cell, "relay")).run())
+        await (await cell.writer()).write([job(n) for n in range(20)])
+        await asyncio.sleep(5)
+        await until_done(cell)
+        assert ids(stored(cell)) == expected(cell)
+        await cancel(leader, relay)
+
     run(main())
 
 
