@@ -25,7 +25,7 @@ QUEUES = {
     "train": {GPU: "56"},
     "serve": {GPU: "40"},
     "batch": {"cpu": "200"},
-    "urgent": {GPU: "6"},
+    "urgent": {GPU: "4"},
     "crowd": {"cpu": "1"},
 }
 SUCCEEDED, FAILED, CANCELLED = "Succeeded", "Failed", "Cancelled"

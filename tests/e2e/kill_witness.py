@@ -215,7 +215,8 @@ def silences(run: Run) -> dict[str, list[float]]:
         until_s = kill.at_s + AFTER_KILL_S
         if following is not None:
             until_s = min(until_s, following.at_s)
-        near = [after - before for before, after in pairwise(times) if after >= kill.at_s and before <= until_s]
+        clipped = ((max(before, kill.at_s), min(after, until_s)) for before, after in pairwise(times))
+        near = [after - before for before, after in clipped if after > before]
         found[kill.target].append(max(near, default=0.0))
     return found
 
