@@ -11,7 +11,10 @@ FUNCTION_LINES_MAX = 70
 PARAMETERS_MAX = 8
 
 # What is longer than its limit, and why that is right. {name: (measured at most, reason)}
-LONG_FILES: dict[str, tuple[int, str]] = {}
+LONG_FILES: dict[str, tuple[int, str]] = {
+    "tests/contract/test_bus_contract.py": (600, "one suite for the fake and the real server, in one place"),
+    "tests/property/test_placement.py": (600, "the naive reading of the rule stands beside what is held against it"),
+}
 LONG_FUNCTIONS: dict[str, tuple[int, str]] = {}
 MANY_PARAMETERS: dict[str, tuple[int, str]] = {}
 

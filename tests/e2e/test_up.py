@@ -122,10 +122,11 @@ def test_a_first_session(start):
     assert "everything is well" in cell.muster("doctor")
     assert "leader qm-" in cell.muster("top", "--once")
 
+    address = cell.facts()["grpc"]
     assert cell.stop() == 0
     assert left(cell.run_dir) == {}
     assert "stopping" in cell.said()
-    assert cell.muster("list", code=5)  # its address is forgotten; nothing answers at the default
+    assert cell.muster("list", "--address", address, code=5)
 
 
 def test_a_workload_to_its_summary_with_a_service_killed_in_between(start):
