@@ -5,8 +5,9 @@ environment of the job) is encoded once; a pod's manifest is then four byte stri
 annotations and node, which is what makes a pod cost microseconds here and not a walk through its template.
 
 A template is passed through as it is. Added are: the labels and annotations of `names`, the node, the scheduler's name,
-`restartPolicy: Never` where it says nothing, and, where no container asks for anything, the requests of the task group
-on the first container (else the kubelet would not account for them).
+`restartPolicy: Never` where it says nothing, and what the task group states and the template does not: requests on the
+first container (else the kubelet would not account for them), node selector, required node affinity and tolerations
+(else a NoExecute taint that the job tolerates would evict the pod at once, rule G4).
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from typing import Any, Final
 import msgspec
 
 from muster.core import layout, resources
-from muster.core.model import Amounts, GroupPlacement, JobSpec, NodeSpec, TaskGroup
+from muster.core.model import Amounts, GroupPlacement, JobSpec, NodeSpec, Requirement, TaskGroup
 from muster.wire import quantities
 from muster_binder import names
 
 EXISTING_POD: Final = "existingPod"  # in a template: bind this pod instead of creating one
 DEFAULT_CONTAINER: Final = "main"
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 NodeOf = Callable[[int], NodeSpec]
 
@@ -107,6 +109,7 @@ class _Parts:
         pod_spec.pop("nodeName", None)
         pod_spec["schedulerName"] = names.SCHEDULER
         pod_spec.setdefault("restartPolicy", "Never")
+        _constrain(pod_spec, task)
         self._spec = spec
         head = b'{"apiVersion":"v1","kind":"Pod","metadata":' + _encode(metadata)[:-1]
         self._to_name = head + b',"name":'
@@ -197,6 +200,34 @@ def _requirements(requests: Amounts) -> dict[str, dict[str, str]]:
     asked = {name: text for name, text in quantities.requests(requests).items() if name != resources.PODS}
     limits = {name: text for name, text in asked.items() if "/" in name or name.startswith("hugepages-")}
     return {"requests": asked, "limits": limits} if limits else {"requests": asked}
+
+
+def _constrain(pod_spec: dict[str, Any], task: TaskGroup) -> None:
+    """Add what the group asks of nodes. Admission refused a template that says something else (rule G4)."""
+    if task.node_selector and not pod_spec.get("nodeSelector"):
+        pod_spec["nodeSelector"] = dict(task.node_selector)
+    if task.tolerations and not pod_spec.get("tolerations"):
+        # As in Kubernetes, what is empty is left out; an absent operator is Equal, an absent effect means all.
+        pod_spec["tolerations"] = [
+            {name: value for name, value in msgspec.structs.asdict(toleration).items() if value}
+            for toleration in task.tolerations
+        ]
+    if task.affinity:
+        affinity = dict(_object(pod_spec, "affinity"))
+        of_nodes = dict(_object(affinity, "nodeAffinity"))
+        if not of_nodes.get(REQUIRED):
+            of_nodes[REQUIRED] = {"nodeSelectorTerms": [_term(term) for term in task.affinity]}
+            pod_spec["affinity"] = affinity | {"nodeAffinity": of_nodes}
+
+
+def _term(requirements: tuple[Requirement, ...]) -> dict[str, Any]:
+    expressions: list[dict[str, Any]] = []
+    for requirement in requirements:
+        expression: dict[str, Any] = {"key": requirement.key, "operator": requirement.operator}
+        if requirement.values:
+            expression["values"] = list(requirement.values)
+        expressions.append(expression)
+    return {"matchExpressions": expressions}
 
 
 def _object(parent: dict[str, Any], key: str) -> dict[str, Any]:

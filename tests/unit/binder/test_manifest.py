@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.core.model import GroupPlacement, JobSpec, NodeSpec, TaskGroup
+from muster.core.model import GroupPlacement, JobSpec, NodeSpec, Requirement, TaskGroup, Toleration
 from muster_binder import names
 from muster_binder.manifest import BadTemplate, Gang
 from muster_binder.names import PodKey
@@ -23,9 +23,10 @@ def gang(
     placement: GroupPlacement | None = None,
     trace: str = "",
     replicas: int = 2,
+    **group: Any,
 ) -> Gang:
     raw = template if isinstance(template, bytes) else json.dumps(template).encode() if template is not None else b""
-    task = TaskGroup("worker", replicas, replicas, requests, template=raw)
+    task = TaskGroup("worker", replicas, replicas, requests, template=raw, **group)
     spec = JobSpec(ID, "team-a", "bert", "research/vision", (task,), trace=trace)
     nodes = [NodeSpec("sim-a", "n0", ()), NodeSpec("sim-b", "n1", ())]
     placement = placement or GroupPlacement(0, ((0, 1), (1, replicas - 1)))
@@ -96,6 +97,34 @@ def test_requests_of_the_group_stand_in_where_no_container_asks(
 ) -> None:
     made = pod(gang({"spec": {"containers": [{"name": "c", "image": "i"}]}}, requests=requests))
     assert made["spec"]["containers"][0]["resources"] == expected
+
+
+def test_what_the_group_asks_of_nodes_is_asked_by_its_pods() -> None:
+    asks: dict[str, Any] = {
+        "node_selector": (("pool", "a"),),
+        "affinity": ((Requirement("zone", "In", ("x", "y")), Requirement("gpu", "Exists")),),
+        "tolerations": (Toleration("spot", "Exists", "", "NoExecute"), Toleration("team", "Equal", "v", "")),
+    }
+    preferred = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}, "podAffinity": {}}
+    made = pod(gang({"spec": {"affinity": preferred}}, **asks))["spec"]
+    terms = [
+        {
+            "matchExpressions": [
+                {"key": "zone", "operator": "In", "values": ["x", "y"]},
+                {"key": "gpu", "operator": "Exists"},
+            ]
+        }
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    assert made["nodeSelector"] == {"pool": "a"}
+    assert made["affinity"] == preferred | {"nodeAffinity": preferred["nodeAffinity"] | required}
+    assert made["tolerations"] == [
+        {"key": "spot", "operator": "Exists", "effect": "NoExecute"},
+        {"key": "team", "operator": "Equal", "value": "v"},
+    ]
+    stated = {"nodeSelector": {"pool": "a"}, "tolerations": [{"operator": "Exists"}]}
+    kept = pod(gang({"spec": stated}, **asks))["spec"]
+    assert {field: kept[field] for field in stated} == stated
 
 
 def test_without_a_template_there_is_still_a_pod() -> None:
