@@ -208,7 +208,7 @@ class Naive:
     def _place_in(self, nodes: list[NaiveNode], gang: list[TaskGroup]):
         turns = sorted(
             range(len(gang)),
-            key=lambda g: (not device_request(gang[g])[1], not (gang[g].node_selector or gang[g].affinity), g),
+            key=lambda g: (-device_request(gang[g])[1], not (gang[g].node_selector or gang[g].affinity), g),
         )
         result: list[dict[int, list]] = [{} for _ in gang]
         first = []

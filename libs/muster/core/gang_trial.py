@@ -65,10 +65,8 @@ class Trial:
     def place(self, groups: Sequence[TaskGroup], shapes: Sequence[Shape]) -> bool:
         """Whether every group got its minimum, and any pod is placed; also places the other replicas that fit."""
         self._groups = [_Group() for _ in groups]
-        # rule G1: the groups that are hardest to place choose first
-        turns = sorted(
-            range(len(groups)), key=lambda g: (not shapes[g].demand.device_millis, not shapes[g].constrained, g)
-        )
+        # rule G1: the groups that are hardest to place choose first: small pods would break up what large ones need
+        turns = sorted(range(len(groups)), key=lambda g: (-shapes[g].demand.devices, not shapes[g].constrained, g))
         self._first_spreads = shapes[turns[0]].spread
         for g in turns:
             if not self._fill(shapes[g], groups[g].min_replicas, self._groups[g]):

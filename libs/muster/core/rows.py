@@ -151,6 +151,11 @@ class Demand:
     def devices_per_pod(self) -> int:
         return self.whole or (1 if self.share else 0)
 
+    @property
+    def devices(self) -> int:
+        """Thousandths of a device that one pod asks for."""
+        return self.whole * DEVICE_MILLIS or self.share
+
     def takes(self, row: Row) -> bool:
         """Whether the row has room for one, resources and devices alone."""
         free = row.free

@@ -24,8 +24,9 @@ def table_of(*specs: NodeSpec) -> NodeTable:
     return table
 
 
-def group(name: str, replicas: int, minimum: int | None = None, cpu: int = 1, **more) -> TaskGroup:
-    return TaskGroup(name, replicas, replicas if minimum is None else minimum, (("cpu", cpu * 1000),), **more)
+def group(name: str, replicas: int, minimum: int | None = None, cpu: int = 1, requests=(), **more) -> TaskGroup:
+    minimum = replicas if minimum is None else minimum
+    return TaskGroup(name, replicas, minimum, requests or (("cpu", cpu * 1000),), **more)
 
 
 def test_a_gang_is_placed_whole_or_not_at_all():
@@ -50,6 +51,15 @@ def test_minimums_come_before_anybodys_extra_replicas():
     overlay = Overlay(table_of(node("a"), node("b")))
     placed = overlay.place_gang([group("elastic", 8, 1), group("fixed", 6)])
     assert [sum(n for _, n in g.runs) for g in placed] == [2, 6]
+
+
+def test_groups_with_the_most_devices_per_pod_choose_first():
+    overlay = Overlay(table_of(node("a", 64, devices=8), node("b", 64, devices=8)))
+    small = group("small", 2, requests=((GPU, 1000),), policy="SPREAD")  # would put one pod on each node
+    large = group("large", 1, requests=((GPU, 8000),))
+    placed = overlay.place_gang([small, large])
+    assert placed is not None
+    assert [[pods for _, pods in g.runs] for g in placed] == [[2], [1]]
 
 
 def test_groups_that_are_hard_to_place_choose_first():
