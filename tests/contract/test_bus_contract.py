@@ -178,6 +178,22 @@ def test_a_batch_is_stored_one_behind_the_other(server: Server) -> None:
     run(server, test, batches=True)
 
 
+def test_a_text_in_a_header_cannot_become_another_header(server: Server) -> None:
+    async def test(bus: Bus, stream: Stream) -> None:
+        if not isinstance(server, RealServer):
+            return  # the fake has no wire
+        bad = Outgoing(f"t.{stream.name}", {"text": "a\r\nNats-Msg-Id: b\r\n\r\nc", "name": "Grüße"}, b"x")
+        await stream.publish_batch([bad, bad], expected_last_seq=0)
+        for message in await collect(stream, 1, 2):
+            headers = message.headers or {}
+            assert "Nats-Msg-Id" not in headers
+            assert headers["text"].split() == ["a", "Nats-Msg-Id:", "b", "c"]
+            assert headers["name"] == "Grüße"
+            assert message.data == b"x"
+
+    run(server, test, batches=True)
+
+
 def test_a_batch_that_conflicts_stores_nothing(server: Server) -> None:
     async def test(bus: Bus, stream: Stream) -> None:
         await stream.publish(b"before")
