@@ -51,8 +51,8 @@ proto: $(STAMP)  ## generate libs/muster/api from protos/
 docs: $(STAMP)  ## generate docs/lifecycle.md from the table
 	$(BIN)/python docs/generate_lifecycle.py
 
-bench: $(STAMP)  ## measure the core, the log and the whole path
-	@for bench in loadtest/bench_*.py; do echo "== $$bench"; $(BIN)/python -m loadtest.$$(basename $$bench .py) $(ARGS); done
+bench: $(STAMP)  ## measure everything against its target, median of five (ARGS="pipeline --runs 3", ARGS=--profile)
+	@$(BIN)/python -m loadtest $(ARGS)
 
 simulate: $(STAMP)  ## deterministic simulation with faults over SEEDS seeds
 	SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/simulation -q -n $(WORKERS) $(ARGS)

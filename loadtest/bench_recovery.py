@@ -85,8 +85,8 @@ async def submit_more(bus: NatsBus, first: int) -> None:
     positions = []
     for batch in workload.batches([workload.job(n) for n in range(first, first + MORE_JOBS)], workload.BATCH):
         positions = await writer.write(batch)
-    async for batch in ledger.read(seq + 1):
-        if codec.decode_transaction(batch[-1].data).header.inbox_to > positions[-1]:
+    async for messages in ledger.read(seq + 1):
+        if codec.decode_transaction(messages[-1].data).header.inbox_to > positions[-1]:
             return
 
 
