@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from typing import Final
 
 import uvloop
-
 from loadtest import workload
 from loadtest.harness import Measure, Result, at_least, repeat
 from loadtest.processes import CELL, Cell, CpuClock, Process, until
 from loadtest.submitter import Order, Submitter
 from loadtest.workload import CLOCK
+
 from muster.core import transitions as tr
 from muster.runtime.inbox import InboxWriter
 from muster.runtime.nats_bus import connect
