@@ -1,4 +1,4 @@
-"""Command lines about queues: create, list, describe, update, delete."""
+"""Command lines about queues: create, list, describe, update, move, delete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ Ordering = Annotated[str, typer.Option(help="FIFO, PRIORITY or FAIR.")]
 Preemption = Annotated[str, typer.Option(help="NEVER, LOWER_PRIORITY or ANY.")]
 State = Annotated[str, typer.Option(help="OPEN, CLOSED, STOPPED or DRAINING.")]
 Guaranteed = Annotated[Amounts, typer.Option("--guaranteed", help="Its own, e.g. gpu=64 or cpu=500.")]
-Limit = Annotated[Amounts, typer.Option("--limit", help="Never exceeded, e.g. gpu=128,memory=2Ti.")]
+Limit = Annotated[
+    Amounts, typer.Option("--limit", help="Never exceeded, e.g. gpu=128,memory=2Ti; gpu=none takes a limit away.")
+]
 Revision = Annotated[int, typer.Option("--revision", help="Only if this is its current revision.")]
 
 
@@ -83,6 +85,21 @@ def update(
 
     fields = queues.Fields(weight, priority, ordering, preemption, state, guaranteed, limit)
     queues.update(path, fields, revision=revision, address=address, output=output)
+
+
+@app.command()
+def move(
+    path: Path,
+    new_path: Annotated[str, typer.Argument(help="Where it goes, with all below it; its jobs go on.")],
+    *,
+    revision: Revision = 0,
+    address: Address = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Give a queue another place or name."""
+    from muster.cli import queues
+
+    queues.move(path, new_path, revision=revision, address=address, output=output)
 
 
 @app.command()

@@ -43,6 +43,8 @@ def lines(found: Explained, now_s: float) -> list[str]:
     out += _labelled("ahead", [_ahead(list(why.ahead))])
     if why.unblocked_by:
         out.append(" would run at once if   " + " | ".join(why.unblocked_by))
+    if why.preemption:
+        out.append(f" {why.preemption}")
     return out
 
 

@@ -72,9 +72,9 @@ def _print_results(specs: Sequence[job_pb2.JobSpec], results: Sequence[Result], 
     if show.is_machine(output):
         show.emit(output, [_result_data(spec, result) for spec, result in zip(specs, results, strict=True)])
         return
-    word = "acceptable" if dry_run else "submitted"
     for spec, result in zip(specs, results, strict=True):
         if isinstance(result, Submitted):
+            word = "was submitted before" if result.known else "acceptable" if dry_run else "submitted"
             print(f"{result.name}  {spec.queue}  {word}" + ("" if dry_run else f" as {result.id}"))
 
 
@@ -206,8 +206,15 @@ def _portrait(job: Job, wide: bool) -> list[str]:
     lines = [f"{job.name}  {job.queue}  {job.state}{reason}   {pod_counts(job)} pods   id {job.id}"]
     if job.message:
         lines.append(f" message   {job.message}")
-    lines += [f" needs     {task.name}: {task.replicas} x ({show.amounts(task.resources)})" for task in spec.tasks]
+    lines += [f" needs     {task.name}: {_count(task)} x ({show.amounts(task.resources)})" for task in spec.tasks]
     lines.append(f" priority  {spec.priority}   namespace {job.namespace}   submitter {job.submitter or show.NOTHING}")
+    bounds = [
+        f"{name} {show.duration(bound.ToMilliseconds() / 1000)}"
+        for name, bound in (("max_runtime", spec.max_runtime), ("max_wait", spec.max_wait))
+        if bound.ByteSize()
+    ]
+    if bounds:
+        lines.append(f" bounds    {'   '.join(bounds)}")
     if spec.trace_context:
         lines.append(f" trace     {_trace_id(spec.trace_context)}")
     lines.append(" life")
@@ -222,6 +229,12 @@ def _portrait(job: Job, wide: bool) -> list[str]:
         if len(attempt.replicas) > len(rows):
             lines.append(f" ... {len(attempt.replicas) - len(rows):,} more (-o wide)")
     return lines
+
+
+def _count(task: job_pb2.TaskGroup) -> str:
+    """`4..8` for an elastic group."""
+    elastic = task.HasField("min_replicas") and task.min_replicas < task.replicas
+    return f"{task.min_replicas}..{task.replicas}" if elastic else str(task.replicas)
 
 
 def _life(job: Job) -> list[tuple[float, str]]:

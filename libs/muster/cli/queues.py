@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from muster.cli.session import run, unknown_queue
 from muster.client import Client, ClientError, NotFound, Queue
 
 SHORT_NAMES = {"gpu": "nvidia.com/gpu", "gpus": "nvidia.com/gpu", "mem": "memory"}
+NO_AMOUNT = "none"  # takes a limit or a guarantee away
 
 T = TypeVar("T")
 
@@ -52,7 +53,9 @@ def create(path: str, fields: Fields, *, parents: bool, address: str, output: Fo
     async def work(client: Client) -> Queue:
         if parents:
             await ensure(client, path.rpartition("/")[0])
-        return await _checked(client, path, client.create_queue(path, **fields.given()))
+        given = fields.given()
+        amounts = {name: merged({}, value) for name, value in given.items() if isinstance(value, dict)}
+        return await _checked(client, path, client.create_queue(path, **(given | amounts)))
 
     _report(run(address, work), "created", output)
 
@@ -71,15 +74,36 @@ async def ensure(client: Client, path: str, **fields: Any) -> None:
 
 
 def update(path: str, fields: Fields, *, revision: int, address: str, output: Format) -> None:
-    """Change the given fields of a queue."""
+    """Change the given fields of a queue. Of its amounts, those of resources that are not named stay as they are."""
     given = fields.given()
     if not given:
         raise CliError("nothing to change: give at least one of --weight, --limit, --state, ...", Exit.USAGE)
+    amounts = [name for name, value in given.items() if isinstance(value, dict)]
 
     async def work(client: Client) -> Queue:
-        return await _checked(client, path, client.update_queue(path, expected_revision=revision, **given))
+        expected = revision
+        if amounts:
+            current = (await _checked(client, path, client.get_queue(path))).proto
+            expected = revision or current.revision
+            for name in amounts:
+                given[name] = merged(getattr(current, name), given[name])
+        return await _checked(client, path, client.update_queue(path, expected_revision=expected, **given))
 
     _report(run(address, work), "updated", output)
+
+
+def merged(current: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """The amounts with some of them changed, and those given as `none` taken away."""
+    return {name: amount for name, amount in {**current, **given}.items() if amount.lower() != NO_AMOUNT}
+
+
+def move(path: str, new_path: str, *, revision: int, address: str, output: Format) -> None:
+    """Give a queue another place or name."""
+
+    async def work(client: Client) -> Queue:
+        return await _checked(client, path, client.move_queue(path, new_path, expected_revision=revision))
+
+    _report(run(address, work), f"moved from {path}", output)
 
 
 def delete(path: str, *, revision: int, address: str, output: Format) -> None:

@@ -254,6 +254,17 @@ class Client:
         )
         return self._queue(await self._call(self.queues.UpdateQueue, request))
 
+    async def move_queue(self, path: str, new_path: str, *, expected_revision: int = 0, dry_run: bool = False) -> Queue:
+        """Give a queue another place or name; everything below it and its jobs go with it."""
+        request = queue_pb2.UpdateQueueRequest(
+            request_id=new_request_id(),
+            queue=queue_pb2.Queue(path=path),
+            expected_revision=expected_revision,
+            dry_run=dry_run,
+            new_path=new_path,
+        )
+        return self._queue(await self._call(self.queues.UpdateQueue, request))
+
     async def delete_queue(self, path: str, *, expected_revision: int = 0, dry_run: bool = False) -> None:
         request = queue_pb2.DeleteQueueRequest(
             request_id=new_request_id(), path=path, expected_revision=expected_revision, dry_run=dry_run
@@ -309,7 +320,8 @@ class Client:
             if len(self._submitted_at) > REMEMBERED_JOBS_MAX:
                 self._submitted_at.popitem(last=False)
         namespace = spec.namespace or "default"
-        return Submitted(result.job_id, spec.name, namespace, result.index, position, ledger_sequence + 1)
+        watch_from = ledger_sequence + 1
+        return Submitted(result.job_id, spec.name, namespace, result.index, position, watch_from, result.known)
 
     def _outcome(self, result: submission_pb2.CommandResult) -> CommandOutcome:
         error = errors.from_status(result.error) if result.HasField("error") else None

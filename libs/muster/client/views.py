@@ -54,7 +54,8 @@ TERMINAL = frozenset({"Succeeded", "Failed", "Cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """An accepted job (or, on a dry run, an acceptable one). `watch_from` is the sequence its story starts at."""
+    """An accepted job (or, on a dry run, an acceptable one). `watch_from` is the sequence its story starts at; `known`:
+    the same was submitted before under this request id, and nothing was written."""
 
     id: str
     name: str
@@ -62,6 +63,7 @@ class Submitted:
     index: int
     inbox_position: tuple[int, int] | None
     watch_from: int
+    known: bool = False
 
 
 @dataclass(frozen=True, slots=True)

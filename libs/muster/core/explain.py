@@ -95,16 +95,19 @@ class Explanation(Struct, frozen=True):
     blockers: tuple[Blocker, ...]
     unblocked_by: tuple[str, ...]
     ahead: tuple[str, ...]
+    preemption: str = ""  # what preempting others does for it, or why it does not
 
 
-def explain(state: CellState, job_id: str) -> Explanation:
-    """Raises Rejected only for a job that is not in the state."""
+def explain(state: CellState, job_id: str, now_ms: int = 0) -> Explanation:
+    """`now_ms`: the reader's time; the ledger's own time stands still while nothing happens. Raises Rejected only for
+    a job that is not in the state."""
     job = state.jobs.get(job_id)
     if job is None:
         raise Rejected(Code.NOT_FOUND, "job", f"job {job_id} does not exist, or ended long ago")
+    now_ms = max(now_ms, state.now_ms)
     if job.state is JobState.QUEUED:
-        return _queued(state, job)
-    return _explanation(state, job, summary=_story(state, job))
+        return _queued(state, job, now_ms)
+    return _explanation(state, job, summary=_story(job, now_ms))
 
 
 def _explanation(
@@ -114,6 +117,7 @@ def _explanation(
     summary: str,
     blockers: tuple[Blocker, ...] = (),
     unblocked_by: tuple[str, ...] = (),
+    preemption: str = "",
 ) -> Explanation:
     queued = job.state is JobState.QUEUED
     position, pending, ahead = _order(state, job) if queued else (0, 0, ())
@@ -132,13 +136,14 @@ def _explanation(
         blockers=blockers,
         unblocked_by=unblocked_by,
         ahead=ahead,
+        preemption=preemption,
     )
 
 
 # --- a job that is not queued ---------------------------------------------------------------------------------------
 
 
-def _story(state: CellState, job: Job) -> str:
+def _story(job: Job, now_ms: int) -> str:
     message = f" ({job.message})" if job.message else ""
     if job.charged:
         placed = sum(layout.pods_placed(group) for group in job.placement)
@@ -147,9 +152,9 @@ def _story(state: CellState, job: Job) -> str:
         if job.state is JobState.STOPPING:
             return f"Stopping, then {job.next_state}: {job.reason}{message}; {where} until its pods are gone"
         since_ms = job.started_ms or job.placed_ms
-        return f"{job.state} for {_seconds(state.now_ms - since_ms)}: {where}, epoch {job.epoch}"
+        return f"{job.state} for {_seconds(now_ms - since_ms)}: {where}, epoch {job.epoch}"
     if not job.live:
-        return f"{job.state} {_seconds(state.now_ms - job.finished_ms)} ago: {job.reason}{message}"
+        return f"{job.state} {_seconds(now_ms - job.finished_ms)} ago: {job.reason}{message}"
     return f"{job.state}: {job.reason}{message}"
 
 
@@ -160,24 +165,31 @@ def _seconds(duration_ms: int) -> str:
 # --- a queued job ---------------------------------------------------------------------------------------------------
 
 
-def _queued(state: CellState, job: Job) -> Explanation:
+def _queued(state: CellState, job: Job, now_ms: int) -> Explanation:
     blockers: list[Blocker] = []
     unblocked: list[str] = []
     queue = state.queues.get(job.queue)
     _queue_states(queue, blockers, unblocked)
-    _backoff(state, job, blockers)
+    _backoff(job, now_ms, blockers)
     overlay = Overlay(state.nodes)
     others = {holder: hold for holder, hold in state.holds.items() if holder != job.id}
     kepts = Kepts(others, state.jobs.get, overlay, state.queues)
     _limits(job, queue, kepts, blockers, unblocked)
     _places(state, job, overlay, blockers, unblocked)
-    _preemption(state, job, queue, unblocked)
-    waited = _seconds(state.now_ms - job.submit_ms)
+    preemption = _preemption(state, job, queue)
+    waited = _seconds(now_ms - job.submit_ms)
     if blockers:
         summary = f"Queued for {waited}: {blockers[0].message}"
     else:
         summary = f"Queued for {waited}: it fits now and is placed in the next cycle"
-    return _explanation(state, job, summary=summary, blockers=tuple(blockers), unblocked_by=tuple(unblocked))
+    return _explanation(
+        state,
+        job,
+        summary=summary,
+        blockers=tuple(blockers),
+        unblocked_by=tuple(unblocked),
+        preemption=preemption if blockers else "",
+    )
 
 
 def _queue_states(queue: Queue, blockers: list[Blocker], unblocked: list[str]) -> None:
@@ -188,8 +200,8 @@ def _queue_states(queue: Queue, blockers: list[Blocker], unblocked: list[str]) -
             unblocked.append(f"open queue {above.path}")
 
 
-def _backoff(state: CellState, job: Job, blockers: list[Blocker]) -> None:
-    left_ms = job.not_before_ms - state.now_ms
+def _backoff(job: Job, now_ms: int, blockers: list[Blocker]) -> None:
+    left_ms = job.not_before_ms - now_ms
     if left_ms > 0:
         message = f"waits {_seconds(left_ms + 999)} more after {job.reason}"
         rule = RULE_OF.get(job.reason, "P5")
@@ -271,18 +283,21 @@ def _of_group(group: GroupShortfall, short: Shortfall) -> list[Blocker]:
     return found
 
 
-def _preemption(state: CellState, job: Job, queue: Queue, unblocked: list[str]) -> None:
+def _preemption(state: CellState, job: Job, queue: Queue) -> str:
     """Whether it takes the place of others (rules P2, P5)."""
     hold = state.holds.get(job.id)
     ask = state.asks.get(job.id)
     if hold is not None:
-        unblocked.append(f"its {len(hold.victims)} victims are gone: what they free is held for it")
-    elif ask is not None and not ask.answered:
-        unblocked.append("a preemption plan, which has been asked for")
-    elif not queue.preempts:
-        unblocked.append(f"queue {queue.path} does not preempt")
-    elif not queue.placed or min(queue.placed) >= job.spec.priority:
-        unblocked.append(f"no running job of queue {queue.path} has a lower priority than {job.spec.priority}")
+        return f"preempting {len(hold.victims)} jobs: what they free is held for it"
+    if ask is not None and not ask.answered:
+        return "a preemption plan has been asked for"
+    if not queue.preempts:
+        return f"not preempting because the jobs of queue {queue.path} preempt nobody"
+    if not queue.placed or min(queue.placed) >= job.spec.priority:
+        return f"not preempting because nobody in queue {queue.path} runs at a priority below {job.spec.priority}"
+    if ask is not None:
+        return "not preempting because no set of jobs of lower priority makes room for it"
+    return ""
 
 
 def _order(state: CellState, job: Job) -> tuple[int, int, tuple[str, ...]]:

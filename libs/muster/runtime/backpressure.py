@@ -64,11 +64,9 @@ class InboxGauge:
         elif self._clock.monotonic() - self._measured_s > MEASURE_INTERVAL_S and self._measuring is None:
             self._measuring = asyncio.create_task(self._measure(), name="measure inbox")
         if self.backlog_messages > self._backlog_max:
-            raise InboxFull(
-                f"{self.backlog_messages} messages wait in the inbox, commands are taken up to {self._backlog_max}"
-            )
+            raise InboxFull(f"the inbox is full ({self.backlog_messages:,} of {self._backlog_max:,} messages wait)")
         if self._bytes > self._bytes_max:
-            raise InboxFull(f"the inbox holds {self._bytes} bytes, commands are taken up to {self._bytes_max}")
+            raise InboxFull(f"the inbox is full ({self._bytes:,} of {self._bytes_max:,} bytes)")
 
     def wrote(self, size: int) -> None:
         """Our own writes count at once; what others write shows at the next measurement."""

@@ -33,6 +33,7 @@ def to_proto(why: Explanation) -> query_pb2.Explanation:
         unblocked_by=why.unblocked_by,
         ahead=why.ahead,
         rule=why.rule,
+        preemption=why.preemption,
     )
 
 

@@ -45,7 +45,14 @@ class Refused(Exception):
 def violations(request: Message) -> list[tuple[str, str]]:
     """What breaks the rules declared in the proto: (field path, description)."""
     found = [violation.proto for violation in _validator.collect_violations(request)]
-    return [(errors.path_text(v.field.elements) if v.field else "", v.message) for v in found]
+    return [(errors.path_text(v.field.elements) if v.field else "", _sentence(v)) for v in found]
+
+
+def _sentence(violation: Any) -> str:
+    """Every pattern of the protos is that of names, of one or of a path: say so instead of showing it."""
+    if violation.rule_id == "string.pattern":
+        return "is not a name: lower-case letters, digits and dashes, with a letter or digit at both ends"
+    return str(violation.message)
 
 
 def check(request: Message) -> None:

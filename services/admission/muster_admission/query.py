@@ -79,7 +79,7 @@ class QueryServicer:
         state = self._cell.state
         return query_pb2.ExplainJobResponse(
             job=status.brief(state, job),
-            explanation=explanations.to_proto(explain(state, job.id)),
+            explanation=explanations.to_proto(explain(state, job.id, self._cell.clock.now_ms())),
             ledger_sequence=state.ledger_seq,
         )
 

@@ -54,12 +54,14 @@ class QueueServicer:
         tries_left = 1 if request.expected_revision else UPDATE_TRIES_MAX
         while True:
             current = (await self._find(path)).spec
-            spec = wire.changed(current, request.queue, request.update_mask.paths)
+            only_moves = bool(request.new_path) and not request.update_mask.paths
+            spec = current if only_moves else wire.changed(current, request.queue, request.update_mask.paths)
             command = UpsertQueue(
                 path=path,
                 spec=spec,
                 expected_revision=request.expected_revision or current.revision,
                 request_id=request.request_id,
+                new_path=request.new_path.strip("/"),
             )
             tries_left -= 1
             try:
@@ -70,9 +72,8 @@ class QueueServicer:
                     raise
         if position is None:
             return queue_pb2.UpdateQueueResponse(queue=request.queue)
-        return queue_pb2.UpdateQueueResponse(
-            queue=self._proto(await self._find(path)), inbox_position=to_position(position)
-        )
+        now = await self._find(request.new_path.strip("/") or path)
+        return queue_pb2.UpdateQueueResponse(queue=self._proto(now), inbox_position=to_position(position))
 
     @unary
     async def DeleteQueue(  # noqa: N802

@@ -34,6 +34,7 @@ explanation {
   }
   unblocked_by: "1 more gpu" unblocked_by: "min_replicas 3"
   ahead: "aaaaaaaabbbbbbbbccccccccdddddddd"
+  preemption: "not preempting because nobody runs at a priority below 0"
 }
 """
 
@@ -47,6 +48,7 @@ def test_an_explanation_line_by_line():
         " in the way fits no block now (short by 1 gpu, on 12 nodes)  [G4]",
         " ahead      aaaaaaaa",
         " would run at once if   1 more gpu | min_replicas 3",
+        " not preempting because nobody runs at a priority below 0",
     ]
 
 
@@ -73,6 +75,13 @@ def test_queue_fields_by_short_names():
     assert queues.Fields().given() == {}
 
 
+def test_an_update_changes_the_amounts_it_names_and_takes_away_those_that_are_none():
+    assert queues.merged({"cpu": "4", "memory": "1Gi"}, {"cpu": "5", "memory": "none", "x": "1"}) == {
+        "cpu": "5",
+        "x": "1",
+    }
+
+
 def test_pairs_that_are_none():
     for text in ("gpu", "=4", "gpu="):
         with pytest.raises(CliError, match="is not key=value"):
@@ -81,7 +90,8 @@ def test_pairs_that_are_none():
 
 LIFE = """
 id: "0123456789abcdef0123456789abcdef"
-spec { name: "j" queue: "q" tasks { name: "main" replicas: 2 }
+spec { name: "j" queue: "q" tasks { name: "main" replicas: 2 min_replicas: 1 }
+  max_runtime { seconds: 14400 }
   trace_context: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01" }
 status {
   state: JOB_STATE_FAILED reason: REASON_POD_FAILED exit_code: 3
@@ -106,6 +116,8 @@ def test_the_life_of_a_job():
     job = Job(text_format.Parse(LIFE, job_pb2.Job()))
     lines = jobs._portrait(job, wide=False)
     assert lines[0].startswith("j  q  Failed (PodFailed)   1/2 pods")
+    assert any("main: 1..2 x" in line for line in lines)
+    assert " bounds    max_runtime 4 h" in lines
     steps = [line.split("  ", 3)[-1].split(" ", 2)[-1].strip() for line in lines if line.startswith("   ")]
     assert [step for step in steps if step] == [
         "Queued in q",

@@ -95,6 +95,26 @@ def test_a_backoff(world):
     assert (told.position, told.pending) == (1, 1)
 
 
+def test_times_are_the_reader_s_while_nothing_happens(world):
+    world.submit("a")
+    now_ms = world.state.now_ms + 90_000
+    assert explain(world.state, world.id("a"), now_ms).summary == "Queued for 90 s: there are no nodes it may use"
+    world.nodes()
+    assert explain(world.state, world.id("a"), now_ms).summary.startswith("Placed for 90 s")
+
+
+def test_why_it_preempts_nobody_is_not_among_what_would_help(world):
+    world.nodes(1)
+    world.submit("first", cpu=4000, priority=5)
+    world.submit("second", cpu=4000, priority=5)
+    told = why(world, "second")
+    assert told.preemption == "not preempting because nobody in queue research runs at a priority below 5"
+    assert not [line for line in told.unblocked_by if "preempt" in line or "priority" in line]
+    world.queue("research", preemption="NEVER")
+    assert why(world, "second").preemption.endswith("the jobs of queue research preempt nobody")
+    assert why(world, "first").preemption == ""
+
+
 def test_what_is_held_for_another(world):
     world.nodes(1)
     world.submit("low", cpu=4000)
@@ -102,7 +122,7 @@ def test_what_is_held_for_another(world):
     plan = plan_preemption(world.state, world.id("high"))
     world.cell.send(c.PreemptionPlanned(world.id("high"), 1, plan.victims, plan.placement))
     world.submit("late", cpu=1000)
-    assert "its 1 victims are gone: what they free is held for it" in why(world, "high").unblocked_by
+    assert why(world, "high").preemption == "preempting 1 jobs: what they free is held for it"
     assert blockers(world, "late")[0][0] == "capacity"
     world.nodes(1, cpu=5000)
     world.submit("other", cpu=1500)

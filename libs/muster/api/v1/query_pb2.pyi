@@ -330,6 +330,7 @@ class Explanation(_message.Message):
     UNBLOCKED_BY_FIELD_NUMBER: _builtins.int
     AHEAD_FIELD_NUMBER: _builtins.int
     RULE_FIELD_NUMBER: _builtins.int
+    PREEMPTION_FIELD_NUMBER: _builtins.int
     summary: _builtins.str
     """One sentence."""
     position: _builtins.int
@@ -339,6 +340,8 @@ class Explanation(_message.Message):
     """Why the start is unknown, if it is."""
     rule: _builtins.str
     """The rule behind it all, such as "F6"."""
+    preemption: _builtins.str
+    """What preempting others does for it, or why it does not. Empty: nothing to say."""
     @_builtins.property
     def expected_start(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -369,10 +372,11 @@ class Explanation(_message.Message):
         unblocked_by: _abc.Iterable[_builtins.str] | None = ...,
         ahead: _abc.Iterable[_builtins.str] | None = ...,
         rule: _builtins.str = ...,
+        preemption: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expected_start", b"expected_start"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "blockers", b"blockers", "expected_start", b"expected_start", "expected_start_unknown", b"expected_start_unknown", "needs", b"needs", "pending", b"pending", "position", b"position", "rule", b"rule", "shares", b"shares", "summary", b"summary", "unblocked_by", b"unblocked_by"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ahead", b"ahead", "blockers", b"blockers", "expected_start", b"expected_start", "expected_start_unknown", b"expected_start_unknown", "needs", b"needs", "pending", b"pending", "position", b"position", "preemption", b"preemption", "rule", b"rule", "shares", b"shares", "summary", b"summary", "unblocked_by", b"unblocked_by"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -549,10 +549,15 @@ class UpdateQueueRequest(_message.Message):
     UPDATE_MASK_FIELD_NUMBER: _builtins.int
     EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    NEW_PATH_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     expected_revision: _builtins.int
     """0: whatever the revision is."""
     dry_run: _builtins.bool
+    new_path: _builtins.str
+    """Not empty: the queue moves there, with everything below it and all jobs, which go on (rule Q4). With an empty mask
+    nothing but its place changes.
+    """
     @_builtins.property
     def queue(self) -> Global___Queue: ...
     @_builtins.property
@@ -569,10 +574,11 @@ class UpdateQueueRequest(_message.Message):
         update_mask: _field_mask_pb2.FieldMask | None = ...,
         expected_revision: _builtins.int = ...,
         dry_run: _builtins.bool = ...,
+        new_path: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue", "update_mask", b"update_mask"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "expected_revision", b"expected_revision", "queue", b"queue", "request_id", b"request_id", "update_mask", b"update_mask"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "expected_revision", b"expected_revision", "new_path", b"new_path", "queue", b"queue", "request_id", b"request_id", "update_mask", b"update_mask"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
