@@ -54,17 +54,18 @@ class Planned:
         return self.spec.name
 
 
-def workload(rng: Random, count: int, span_s: float) -> list[Planned]:
-    """Single pods, gangs of 2 to 8, shares of a GPU; some fail by design, some are cancelled, some are preempted."""
+def workload(rng: Random, count: int, span_s: float, urgent_until_s: float) -> list[Planned]:
+    """Single pods, gangs of 2 to 8, shares of a GPU; some fail by design, some are cancelled. Until
+    `urgent_until_s` some are preempted; they wait a minute before they are considered again."""
     arrivals = sorted(rng.uniform(0, span_s) for _ in range(count))
-    return [_job(rng, number, at, span_s) for number, at in enumerate(arrivals)]
+    return [_job(rng, number, at, at < urgent_until_s) for number, at in enumerate(arrivals)]
 
 
-def _job(rng: Random, number: int, at: float, span_s: float) -> Planned:
+def _job(rng: Random, number: int, at: float, urgent: bool) -> Planned:
     dice = rng.random()
     priority = 0
     runtime_s = rng.uniform(1, 20)
-    if at < span_s / 2 and dice < 0.06:  # early, because a victim waits a minute before it is considered again
+    if urgent and dice < 0.06:
         leaf, (replicas, priority) = "urgent", rng.choice(((1, 0), (1, 0), (4, 90)))
         task = TraceTask("worker", replicas, 1_000, 2 * GIB, 1_000)
     elif dice < 0.40:

@@ -49,6 +49,7 @@ class Scale:
     targets: Sequence[Sequence[str]]  # rounds; each is shuffled, and there is a pause after the first
     between_s: tuple[float, float]
     nodes: str = "uniform:16x32cpu128Gi+8gpu"
+    urgent_until_s: float = 0.0
     pause: bool = True
     end_timeout_s: float = 240.0
 
@@ -99,7 +100,7 @@ async def play(scale: Scale, seed: int, run_dir: Path, patch: pytest.MonkeyPatch
 
 async def _live(cell: KillCell, scale: Scale, run: Run) -> None:
     rng = Random(run.seed)
-    jobs = kill_jobs.workload(Random(rng.random()), scale.jobs, scale.span_s)
+    jobs = kill_jobs.workload(Random(rng.random()), scale.jobs, scale.span_s, scale.urgent_until_s)
     async with (
         connect(cell.grpc, timeout_s=CALL_TIMEOUT_S) as client,
         connect(cell.grpc, timeout_s=WATCH_TIMEOUT_S) as other,

@@ -19,7 +19,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 async def test_thirty_kills_lose_nothing_and_repeat_nothing(tmp_path_factory, monkeypatch):
-    scale = Scale(jobs=800, span_s=200, targets=[kill_run.TARGETS] * ROUNDS, between_s=(2.0, 8.0))
+    targets = [kill_run.TARGETS] * ROUNDS
+    scale = Scale(jobs=800, span_s=200, urgent_until_s=100, targets=targets, between_s=(2.0, 8.0))
     directory = tmp_path_factory.mktemp("kills")  # the paths of unix sockets must be short
     run = await kill_run.play(scale, int(os.environ.get("SEED", "1")), directory, monkeypatch)
     print(kill_witness.report(run), flush=True)
