@@ -135,25 +135,13 @@ def _decide_item(draft: Draft, position: InboxPosition, item: AnyItem) -> None:
             raise _not_built(item)
         handler(draft, position, item)
     except Rejected as why:
-        subject, request_id = _about(item)
-        draft.refuse(position, type(item).__name__, subject, request_id, why)
+        draft.refuse(position, item, why)
 
 
 def _not_built(item: AnyItem) -> Rejected:
     if isinstance(item, commands.Undecodable):
         return Rejected(Code.INVALID_ARGUMENT, "", f"cannot be read: {item.reason}", "LOG-9")
     return Rejected(Code.UNIMPLEMENTED, "", f"{type(item).__name__} is not available in this version")
-
-
-def _about(item: AnyItem) -> tuple[str, str]:
-    """What a command was about (job id, queue path, name), and its request id."""
-    if isinstance(item, commands.SubmitJob):
-        return item.spec.id, item.spec.request_id
-    for field in ("job", "path", "node", "name", "cluster"):
-        subject = getattr(item, field, None)
-        if subject is not None:
-            return subject, getattr(item, "request_id", "")
-    return "", ""
 
 
 Handler = Callable[[Draft, InboxPosition, Any], None]

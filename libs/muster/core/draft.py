@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from muster.core import commands
 from muster.core import transitions as tr
 from muster.core.apply import STRUCTURAL
 from muster.core.draft_nodes import DraftNodes
@@ -51,9 +52,22 @@ def size_of(transition: tr.Transition) -> int:
         suspects = transition.suspects if isinstance(transition, tr.JobStopping) else ()
         return _TEXT_BYTES + len(transition.message.encode()) + 5 * len(suspects)
     if isinstance(transition, tr.CommandRefused):
-        texts = (transition.subject, transition.request_id, transition.field, transition.message)
+        texts = [transition.subject, transition.request_id, transition.field, transition.message]
+        texts += [transition.namespace, transition.name, transition.queue]
         return _TEXT_BYTES + sum(len(text.encode()) for text in texts)
     return tr.estimated_bytes(transition)
+
+
+def _about(item: commands.AnyItem | commands.Undecodable) -> tuple[str, str, str, str, str]:
+    """What a command was about (job id, queue path, name), its request id, and a job's namespace, name and queue."""
+    if isinstance(item, commands.SubmitJob):
+        spec = item.spec
+        return spec.id, spec.request_id, spec.namespace, spec.name, spec.queue
+    for field in ("job", "path", "node", "name", "cluster"):
+        subject = getattr(item, field, None)
+        if subject is not None:
+            return subject, getattr(item, "request_id", ""), "", "", ""
+    return "", "", "", "", ""
 
 
 class Draft:
@@ -107,17 +121,22 @@ class Draft:
         if type(transition) in STRUCTURAL:
             self.structural = True
 
-    def refuse(self, position: InboxPosition, command: str, subject: str, request_id: str, why: Rejected) -> None:
+    def refuse(self, position: InboxPosition, item: commands.AnyItem | commands.Undecodable, why: Rejected) -> None:
+        subject, request_id, *names = _about(item)
+        namespace, name, queue = (text[:SUBJECT_CHARS_MAX] for text in names)
         self.emit(
             tr.CommandRefused(
                 position=position,
-                command=command,
+                command=type(item).__name__,
                 subject=subject[:SUBJECT_CHARS_MAX],
                 request_id=request_id[:SUBJECT_CHARS_MAX],
                 code=str(why.code),
                 field=why.field[:SUBJECT_CHARS_MAX],
                 message=why.message[:MESSAGE_CHARS_MAX],
                 rule=why.rule,
+                namespace=namespace,
+                name=name,
+                queue=queue,
             )
         )
 

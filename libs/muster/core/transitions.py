@@ -44,7 +44,10 @@ class InboxItemQuarantined(Transition, tag="InboxItemQuarantined", frozen=True):
 
 
 class CommandRefused(Transition, tag="CommandRefused", frozen=True):
-    """A command broke a rule (LOG-9). `subject` is the job id or queue path it was about."""
+    """A command broke a rule (LOG-9). `subject` is the job id or queue path it was about.
+
+    A job that was never taken is in no state: what it was called stands here, for those who watch a queue or namespace.
+    """
 
     position: InboxPosition
     command: str
@@ -54,6 +57,9 @@ class CommandRefused(Transition, tag="CommandRefused", frozen=True):
     field: str
     message: str
     rule: str = ""
+    namespace: str = ""
+    name: str = ""
+    queue: str = ""
 
 
 class CyclePaused(Transition, tag="CyclePaused", frozen=True):

@@ -62,6 +62,9 @@ class CommandData(EventData, frozen=True):
     message: str = ""
     rule: str = ""
     inbox_position: PositionData | None = None
+    namespace: str = ""
+    name: str = ""
+    queue: str = ""
 
 
 class CellData(EventData, frozen=True):

@@ -259,6 +259,7 @@ def _other_event(t: tr.Transition, names: Names, moment: Moment, cell: str) -> P
             at = PositionData(sequence=str(t.position.seq), item=t.position.item)
             text: Fields = {"code": t.code, "field": t.field, "message": t.message, "rule": t.rule}
             text |= {"request_id": t.request_id, "inbox_position": at}
+            text |= {"namespace": t.namespace, "name": t.name, "queue": t.queue}
             data = CommandData(type="command.refused", command=t.command, subject=t.subject, **text, **place)
             return _event(data, "", t.subject, moment)
         case tr.QueueUpserted():
@@ -327,6 +328,9 @@ def job_event_proto(event: PublicEvent) -> events_pb2.JobEvent | None:
         return events_pb2.JobEvent(
             type=data.type,
             job_id=data.subject,
+            name=data.name,
+            namespace=data.namespace,
+            queue=data.queue,
             message=data.message,
             command=data.command,
             code=data.code,

@@ -21,9 +21,6 @@ class JobFilter:
         self._labels = frozenset(message.labels.items())
         self._submitter = message.submitter
         self._prefix = message.name_prefix
-        self._needs_job = bool(
-            self._queue or self._states or self._namespace or self._labels or self._submitter or self._prefix
-        )
 
     def queues(self, state: CellState) -> frozenset[str] | None:
         """Ids of the queues it lets through; None for all."""
@@ -49,7 +46,7 @@ class JobFilter:
         """An event of a job, or the refusal of a command about one."""
         data = event.data
         if isinstance(data, CommandData):
-            return data.subject in self.job_ids if self.job_ids else not self._needs_job
+            return self._matches_refusal(data)
         if not isinstance(data, JobData):
             return False
         return (
@@ -60,4 +57,15 @@ class JobFilter:
             and (not self._submitter or data.submitter == self._submitter)
             and (not self._prefix or data.name.startswith(self._prefix))
             and self._labels.issubset(data.labels.items())
+        )
+
+    def _matches_refusal(self, data: CommandData) -> bool:
+        """By id, or by what a job that was not taken was called. It has no state, and its labels are not told."""
+        if self.job_ids:
+            return data.subject in self.job_ids
+        return (
+            not (self._states or self._labels or self._submitter)
+            and (not self._queue or data.queue == self._queue or data.queue.startswith(f"{self._queue}/"))
+            and (not self._namespace or data.namespace == self._namespace)
+            and (not self._prefix or data.name.startswith(self._prefix))
         )

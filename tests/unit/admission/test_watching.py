@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
+import msgspec
 import pytest
 from tests.unit.runtime.cells import CELL, SimCell, cancel, job, nodes, queue
 
@@ -12,6 +13,8 @@ from muster.api.v1 import query_pb2
 from muster.core import commands
 from muster.runtime.ports import MessagesLost
 from muster.sim.loop import run
+from muster.wire.event_data import CommandData
+from muster.wire.events import PublicEvent
 from muster_admission.calls import Refused, status_of
 from muster_admission.filters import JobFilter
 from muster_admission.watching import WatchHub
@@ -56,6 +59,30 @@ def test_past_and_present_join_without_a_seam() -> None:
         await cancel(leader)
 
     run(main())
+
+
+def test_a_watch_of_a_queue_hears_of_jobs_that_were_not_taken() -> None:
+    async def main() -> None:
+        cell, hub, leader = await started()
+        seen: list[tuple[str, str]] = []
+        wanted = everything(queue="stopped", namespace=job(1).spec.namespace, name_prefix="job-")
+        watching = asyncio.create_task(collect(hub, wanted, 1, "job-3", seen))
+        jobs = [job(1, path="stopped"), job(1, path="stopped"), job(2, path="nowhere"), job(3, path="stopped")]
+        other = msgspec.structs.replace(jobs[1].spec, id="f" * 32, request_id="other")  # the name is taken
+        await (await cell.writer("jobs")).write([jobs[0], commands.SubmitJob(other), *jobs[2:]])
+        await watching
+        assert seen == [("job-1", "job.queued"), ("job-1", "command.refused"), ("job-3", "job.queued")]
+        assert not everything(queue="stopped", states=[1]).matches_event(refusal("stopped"))
+        assert not everything(queue="stop").matches_event(refusal("stopped"))
+        assert everything().matches_event(refusal("stopped"))
+        await cancel(leader)
+
+    run(main())
+
+
+def refusal(path: str) -> PublicEvent:
+    data = CommandData(type="command.refused", command="SubmitJob", subject="j", queue=path)
+    return PublicEvent("command.refused", "_", "j", 1, 0, "", data)
 
 
 def test_a_watch_of_one_job_hears_of_that_job_and_of_refusals_about_it() -> None:

@@ -20,7 +20,17 @@ WORST = (
     tr.JobFailed("f" * 32, "PlacementRejected", LONG, -1 << 31),
     tr.JobCancelled("f" * 32, "CancelledByUser", LONG),
     tr.CommandRefused(
-        InboxPosition(1 << 60, 1 << 20), "SubmitJob", LONG, LONG, "RESOURCE_EXHAUSTED", LONG, LONG, "LOG-11"
+        InboxPosition(1 << 60, 1 << 20),
+        "SubmitJob",
+        LONG,
+        LONG,
+        "RESOURCE_EXHAUSTED",
+        LONG,
+        LONG,
+        "LOG-11",
+        LONG,
+        LONG,
+        LONG,
     ),
     tr.JobPlaced(
         "f" * 32, 1 << 31, tuple(GroupPlacement(g, ((1 << 19, 40_000),) * 500, b"x" * 5000) for g in range(3))

@@ -199,6 +199,9 @@ class CommandEvent(_message.Message):
     LEDGER_SEQUENCE_FIELD_NUMBER: _builtins.int
     INDEX_FIELD_NUMBER: _builtins.int
     TIME_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
     type: _builtins.str
     command: _builtins.str
     """SubmitJob, CancelJob, ..."""
@@ -212,6 +215,11 @@ class CommandEvent(_message.Message):
     rule: _builtins.str
     ledger_sequence: _builtins.int
     index: _builtins.int
+    namespace: _builtins.str
+    """Of a job that was not taken (SubmitJob)."""
+    name: _builtins.str
+    queue: _builtins.str
+    """As it was asked for; it may not exist."""
     @_builtins.property
     def inbox_position(self) -> _job_pb2.InboxPosition: ...
     @_builtins.property
@@ -231,10 +239,13 @@ class CommandEvent(_message.Message):
         ledger_sequence: _builtins.int = ...,
         index: _builtins.int = ...,
         time: _timestamp_pb2.Timestamp | None = ...,
+        namespace: _builtins.str = ...,
+        name: _builtins.str = ...,
+        queue: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["inbox_position", b"inbox_position", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "command", b"command", "field", b"field", "inbox_position", b"inbox_position", "index", b"index", "ledger_sequence", b"ledger_sequence", "message", b"message", "request_id", b"request_id", "rule", b"rule", "subject", b"subject", "time", b"time", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "command", b"command", "field", b"field", "inbox_position", b"inbox_position", "index", b"index", "ledger_sequence", b"ledger_sequence", "message", b"message", "name", b"name", "namespace", b"namespace", "queue", b"queue", "request_id", b"request_id", "rule", b"rule", "subject", b"subject", "time", b"time", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
