@@ -2,7 +2,9 @@
 
 Run as a program it adds the bytes of samples that have none yet to `golden/bytes.json`; it never changes what is there.
 A sample whose encoding has changed is a broken promise to every stored ledger: append fields with defaults instead, or
-make a new version and keep the decoder of the old one.
+make a new version and keep the decoder of the old one. A struct that got a field keeps its sample without it: the
+program adds the longer bytes to the older ones, which must go on decoding to the same. The field itself is shown by a
+sample of its own, named `... #2` and so on.
 """
 
 from __future__ import annotations
@@ -11,11 +13,14 @@ import json
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from msgspec.structs import replace
+
 from muster.core import commands as c
 from muster.core import snapshot_parts as sp
 from muster.core import transitions as tr
 from muster.core.jobs import Attempt
 from muster.core.model import (
+    Allowance,
     GroupPlacement,
     InboxPosition,
     JobOptions,
@@ -150,6 +155,17 @@ TRANSITIONS: Final = (
     tr.HoldMade(ID, PLACEMENT, ((OTHER, 2),), 99),
     tr.HoldReleased(ID, "expired"),
     tr.PreemptionAnswered(ID, 4, "no plan", 1000),
+    tr.JobGrown(ID, 2, PLACEMENT),
+    tr.JobShrunk(ID, 2, (1, 70_000), OTHER, "NodeLost", "why", (3,)),
+    tr.QueueUpserted(
+        replace(
+            QUEUE,
+            per_namespace=Allowance(3, 4, (("cpu", 5),)),
+            per_user=Allowance(0, -1),
+            fair_by="USER",
+            min_runtime_ms=60_000,
+        )
+    ),
 )
 HEADER: Final = tr.Header(1, "3-17", 16, 3, 1_700_000_000_000, InboxPosition(5, 0), POSITION, 1000, 12)
 HOLD: Final = Hold(ID, PLACEMENT, ((OTHER, 2),), 99)
@@ -205,6 +221,7 @@ PARTS: Final = (
     sp.NodesPart(1, (sp.NodeRecord(NODE, True, (ZONE,)),)),
     sp.GangsPart(1, ((TASK,),)),
     sp.JobsPart(1, (JOB,)),
+    sp.JobsPart(1, (replace(JOB, leaving=(0, 2), regrown=((2, 1),), victim=True),)),
     sp.ForgottenPart(1, ((ID, Forgotten("d1", 99)),)),
     sp.TailPart(1, ((1, ID, 2),), (OTHER,), ((99, 1, ID, 2),), True, (ID,), (ID,), (ID,), True),
 )
@@ -214,13 +231,18 @@ def samples() -> dict[str, tuple[Any, bytes]]:
     """Name -> (value, its encoding now)."""
     found: dict[str, tuple[Any, bytes]] = {}
     for item in ITEMS:
-        found[f"inbox {type(item).__name__}"] = ((item,), codec.encode_inbox((item,)))
+        _add(found, f"inbox {type(item).__name__}", (item,), codec.encode_inbox((item,)))
     for transition in TRANSITIONS:
         tx = tr.Transaction(HEADER, (transition,))
-        found[f"ledger {type(transition).__name__}"] = (tx, codec.encode_transaction(tx))
+        _add(found, f"ledger {type(transition).__name__}", tx, codec.encode_transaction(tx))
     for part in PARTS:
-        found[f"snapshot {type(part).__name__}"] = (part, codec.encode_snapshot_part(part))
+        _add(found, f"snapshot {type(part).__name__}", part, codec.encode_snapshot_part(part))
     return found
+
+
+def _add(found: dict[str, tuple[Any, bytes]], name: str, value: Any, data: bytes) -> None:
+    number = sum(known.partition("#")[0] == name for known in found) + 1
+    found[name if number == 1 else f"{name}#{number}"] = (value, data)
 
 
 def kinds() -> dict[str, tuple[type, ...]]:
@@ -229,8 +251,15 @@ def kinds() -> dict[str, tuple[type, ...]]:
 
 
 if __name__ == "__main__":
-    known = json.loads(FILE.read_text()) if FILE.exists() else {}
-    new = {name: data.hex() for name, (_, data) in samples().items() if name not in known}
+    known: dict[str, list[str]] = json.loads(FILE.read_text()) if FILE.exists() else {}
+    added = 0
+    for name, (_, data) in samples().items():
+        stored = known.setdefault(name, [])
+        if data.hex() not in stored:
+            if stored and not all(len(data) > len(bytes.fromhex(older)) for older in stored):
+                raise SystemExit(f"{name}: its encoding has changed without growing")
+            stored.append(data.hex())
+            added += 1
     FILE.parent.mkdir(exist_ok=True)
-    FILE.write_text(json.dumps({**known, **new}, indent=1) + "\n")
-    print(f"{len(new)} added, {len(known)} kept")
+    FILE.write_text(json.dumps(known, indent=1) + "\n")
+    print(f"{added} added, {len(known)} samples")

@@ -14,7 +14,7 @@ import msgspec
 
 from muster.core import layout, resources
 from muster.core import transitions as tr
-from muster.core.model import Amounts, TaskGroup
+from muster.core.model import Amounts, GroupPlacement, TaskGroup
 
 
 class GangShape:
@@ -79,6 +79,10 @@ class Gang:
     def of_counts(self, counts: dict[int, int]) -> Amounts:
         """Totals of so many pods by group."""
         return resources.total(resources.scale(self.per_pod[group], count) for group, count in counts.items())
+
+    def of_groups(self, placement: Sequence[GroupPlacement]) -> Amounts:
+        """Totals of the pods of a placement."""
+        return self.of_counts({group.group: layout.pods_placed(group) for group in placement})
 
     def of_positions(self, positions: Sequence[int]) -> Amounts:
         """Totals of the pods at these positions."""

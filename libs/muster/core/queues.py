@@ -8,7 +8,7 @@ here, `decide` works on a copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from muster.core.limits import QUEUE_DEPTH_MAX
@@ -27,7 +27,9 @@ class Queue:
         "chain",
         "children",
         "fifo",
+        "held",
         "jobs",
+        "leaving",
         "limits",
         "path",
         "placed",
@@ -45,6 +47,8 @@ class Queue:
         self.limits: tuple[tuple[Queue, Amounts], ...] = ()  # the queues of the chain that have a limit
         self.children: dict[str, str] = {}  # name -> id
         self.usage: Usage = {}  # charged, of the whole subtree; no zeros
+        self.leaving: Usage = {}  # of it: pods of victims, that a committed plan counts as gone (rule Q3)
+        self.held: Usage = {}  # placements of holders, that a committed plan counts as made
         self.jobs = 0  # live jobs submitted here (leaf)
         self.running: dict[str, None] = {}  # jobs here that are Placed, Starting or Running
         self.placed: dict[int, int] = {}  # priority -> how many of these may be preempted (rule P2)
@@ -56,6 +60,15 @@ class Queue:
     @property
     def id(self) -> str:
         return self.spec.id
+
+    @property
+    def committed(self) -> Usage:
+        """Committed usage (rule Q3): charged, with the victims of committed plans gone and their preemptors placed."""
+        if not self.leaving and not self.held:
+            return self.usage
+        names = {**self.usage, **self.leaving, **self.held}
+        left = {r: self.usage.get(r, 0) - self.leaving.get(r, 0) + self.held.get(r, 0) for r in names}
+        return {resource: amount for resource, amount in left.items() if amount}
 
     def runs(self, job: str, priority: int, preemptible: bool) -> None:
         """A job of the queue is Placed, Starting or Running from now on."""
@@ -190,16 +203,17 @@ class QueueTree:
         fifo_changed = old.fifo != (spec.ordering == "FIFO")
         old.fifo = spec.ordering == "FIFO"
         moved = (before.parent, before.name) != (spec.parent, spec.name)
+        totals = [(of, dict(of(old))) for of in (_usage, _leaving, _held)] if moved else []
         if moved:
-            usage = dict(old.usage)
-            self._add_usage(old.chain[1:], usage, -1)
+            for of, amounts in totals:
+                _count(old.chain[1:], of, amounts.items(), -1)
             del self.children_of(before.parent)[before.name]
             self.children_of(spec.parent)[spec.name] = spec.id
         if moved or (before.limit, before.state) != (spec.limit, spec.state):
             for below in list(self.subtree(spec.id)):
                 self._derive(below)
-        if moved:
-            self._add_usage(old.chain[1:], usage, 1)
+        for of, amounts in totals:
+            _count(old.chain[1:], of, amounts.items(), 1)
         if moved or before.priority != spec.priority:
             return self._rank_all() or fifo_changed
         return fifo_changed
@@ -213,21 +227,19 @@ class QueueTree:
 
     def charge(self, queue: str, amounts: Amounts) -> None:
         """Usage goes up along the whole path (rule Q3)."""
-        for q in self.by_id[queue].chain:
-            usage = q.usage
-            for resource, amount in amounts:
-                usage[resource] = usage.get(resource, 0) + amount
+        _count(self.by_id[queue].chain, _usage, amounts, 1)
 
     def release(self, queue: str, amounts: Amounts) -> None:
         """Usage goes down along the whole path (rule L5)."""
-        for q in self.by_id[queue].chain:
-            usage = q.usage
-            for resource, amount in amounts:
-                left = usage[resource] - amount
-                if left:
-                    usage[resource] = left
-                else:
-                    del usage[resource]
+        _count(self.by_id[queue].chain, _usage, amounts, -1)
+
+    def leave(self, queue: str, amounts: Amounts, sign: int = 1) -> None:
+        """Charged amounts count as gone from now on (-1: no longer, because they are released)."""
+        _count(self.by_id[queue].chain, _leaving, amounts, sign)
+
+    def hold(self, queue: str, amounts: Amounts, sign: int = 1) -> None:
+        """A holder counts as placed (-1: no longer)."""
+        _count(self.by_id[queue].chain, _held, amounts, sign)
 
     def copy(self) -> QueueTree:
         """An independent tree with the same content, for decisions that change it."""
@@ -236,6 +248,8 @@ class QueueTree:
             twin.put(queue.spec)
             copied = twin.by_id[queue.id]
             copied.usage = dict(queue.usage)
+            copied.leaving = dict(queue.leaving)
+            copied.held = dict(queue.held)
             copied.jobs = queue.jobs
             copied.running = dict(queue.running)
             copied.placed = dict(queue.placed)
@@ -278,15 +292,29 @@ class QueueTree:
             queue.base = base
         return changed
 
-    @staticmethod
-    def _add_usage(chain: tuple[Queue, ...], usage: Usage, sign: int) -> None:
-        for q in chain:
-            for resource, amount in usage.items():
-                left = q.usage.get(resource, 0) + sign * amount
-                if left:
-                    q.usage[resource] = left
-                else:
-                    q.usage.pop(resource, None)
+
+def _usage(queue: Queue) -> Usage:
+    return queue.usage
+
+
+def _leaving(queue: Queue) -> Usage:
+    return queue.leaving
+
+
+def _held(queue: Queue) -> Usage:
+    return queue.held
+
+
+def _count(chain: Iterable[Queue], of: Callable[[Queue], Usage], amounts: Iterable[tuple[str, int]], sign: int) -> None:
+    """Add to one of the totals of every queue; what becomes zero is dropped."""
+    for queue in chain:
+        totals = of(queue)
+        for resource, amount in amounts:
+            left = totals.get(resource, 0) + sign * amount
+            if left:
+                totals[resource] = left
+            else:
+                totals.pop(resource, None)
 
 
 def _priorities(queue: Queue) -> tuple[int, ...]:

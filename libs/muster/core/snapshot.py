@@ -23,8 +23,10 @@ from muster.core.model import (
     JobState,
 )
 from muster.core.order import ClassKey, PendingClass
+from muster.core.snapshot_accounts import dump_accounts, load_accounts
 from muster.core.snapshot_parts import (
     SNAPSHOT_VERSION,
+    AccountsPart,
     AnyPart,
     ClusterRecord,
     ForgottenPart,
@@ -61,6 +63,7 @@ def dump(state: CellState) -> Iterator[AnyPart]:
         yield NodesPart(
             SNAPSHOT_VERSION, tuple(NodeRecord(table.spec(n), table.is_removed(n), table.zones(n)) for n in indices)
         )
+    yield from dump_accounts(state.accounts, state.now_ms)
     numbers: dict[int, int] = {}  # by identity of the gang, which the table keeps alive
     for gangs in _chunks(state.gangs, GANGS_PER_PART):
         for gang in gangs:
@@ -111,6 +114,7 @@ def _head(state: CellState) -> HeadPart:
         nodes=len(state.nodes),
         jobs=len(state.jobs),
         forgotten=len(state.forgotten),
+        tallies=sum(len(period.tallies) for period in state.accounts.periods),
     )
 
 
@@ -148,6 +152,9 @@ def _record(job: Job, gang: int) -> JobRecord:
         requeues=job.requeues,
         preemptions=job.preemptions,
         attempts=job.attempts,
+        leaving=job.leaving,
+        regrown=tuple(sorted(job.regrown.items())),
+        victim=job.victim,
     )
 
 
@@ -164,10 +171,12 @@ def load(parts: Iterable[AnyPart]) -> CellState:
     _load_head(state, head)
     gangs: list[Gang] = []
     tail: TailPart | None = None
+    tallies = 0
     for part in iterator:
         if isinstance(part, JobsPart):
             if len(state.nodes) != head.nodes:
                 raise IncompleteSnapshot(f"nodes: {len(state.nodes)} of {head.nodes}")
+            state.accounts.advance(state.now_ms)  # does something only after a snapshot from before there were accounts
             for record in part.jobs:
                 _load_job(state, record, gangs)
         elif isinstance(part, NodesPart):
@@ -178,12 +187,16 @@ def load(parts: Iterable[AnyPart]) -> CellState:
             for job_id, forgotten in part.forgotten:
                 state.forgotten[job_id] = forgotten
                 state.forgotten_order.append(job_id)
+        elif isinstance(part, AccountsPart):
+            load_accounts(state.accounts, part)
+            tallies += len(part.tallies)
         elif isinstance(part, TailPart):
             tail = part
-    have = (len(state.nodes), len(state.jobs), len(state.forgotten))
-    want = (head.nodes, head.jobs, head.forgotten)
+    have = (len(state.nodes), len(state.jobs), len(state.forgotten), tallies)
+    want = (head.nodes, head.jobs, head.forgotten, head.tallies)
     if tail is None or have != want:
-        raise IncompleteSnapshot(f"nodes, jobs, request ids: {have} of {want}, tail: {tail is not None}")
+        raise IncompleteSnapshot(f"nodes, jobs, request ids, tallies: {have} of {want}, tail: {tail is not None}")
+    _hold(state)
     _load_tail(state, tail)
     return state
 
@@ -253,6 +266,9 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
         requeues=record.requeues,
         preemptions=record.preemptions,
         attempts=record.attempts,
+        leaving=record.leaving,
+        regrown=dict(record.regrown),
+        victim=record.victim,
     )
     spec = job.spec
     state.jobs[spec.id] = job
@@ -281,7 +297,16 @@ def _charge(state: CellState, job: Job) -> None:
     else:
         for index, node, count, devices in layout.select(gang.tasks, job.placement, live):
             state.nodes.charge(node, gang.tasks[index].requests, count, devices)
-    state.queues.charge(job.queue, gang.of_positions(live))
+    amounts = gang.of_positions(live)
+    state.queues.charge(job.queue, amounts)
+    state.accounts.charge(job, amounts, state.now_ms)
+    state.queues.leave(job.queue, gang.of_positions(live if job.victim else job.leaving))
+
+
+def _hold(state: CellState) -> None:
+    for job_id, hold in state.holds.items():
+        job = state.jobs[job_id]
+        state.queues.hold(job.queue, job.gang.of_groups(hold.placement))
 
 
 def _load_tail(state: CellState, tail: TailPart) -> None:

@@ -63,6 +63,7 @@ class HeadPart(Part, tag="Head", frozen=True):
     nodes: int
     jobs: int
     forgotten: int
+    tallies: int = 0
 
 
 class NodeRecord(Struct, array_like=True, frozen=True):
@@ -110,6 +111,9 @@ class JobRecord(Struct, array_like=True, frozen=True):
     requeues: int
     preemptions: int
     attempts: tuple[Attempt, ...]
+    leaving: tuple[int, ...] = ()
+    regrown: tuple[tuple[int, int], ...] = ()
+    victim: bool = False
 
 
 class JobsPart(Part, tag="Jobs", frozen=True):
@@ -117,6 +121,35 @@ class JobsPart(Part, tag="Jobs", frozen=True):
 
     version: int
     jobs: tuple[JobRecord, ...]
+
+
+class TallyRecord(Struct, array_like=True, frozen=True):
+    """A tally of `accounting`. Totals are too large for 64 bits: (resource, high, low) with low < 2**62."""
+
+    account: tuple[str, str, str, int]
+    usage: tuple[tuple[str, int, int], ...] = ()
+    lost: tuple[tuple[str, int, int], ...] = ()
+    submitted: int = 0
+    started: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    preempted: int = 0
+    shrunk_pods: int = 0
+    waits: int = 0
+    waited_ms: int = 0
+    waited_max_ms: int = 0
+
+
+class AccountsPart(Part, tag="Accounts", frozen=True):
+    """Tallies of one period of `accounting`, oldest period first; a long period takes several parts. `gone`: the last
+    paths of removed queues, in the first part."""
+
+    version: int
+    start_ms: int
+    end_ms: int
+    tallies: tuple[TallyRecord, ...]
+    gone: tuple[tuple[str, str], ...] = ()
 
 
 class ForgottenPart(Part, tag="Forgotten", frozen=True):
@@ -140,4 +173,4 @@ class TailPart(Part, tag="Tail", frozen=True):
     again: bool
 
 
-AnyPart = HeadPart | NodesPart | GangsPart | JobsPart | ForgottenPart | TailPart
+AnyPart = HeadPart | NodesPart | GangsPart | JobsPart | ForgottenPart | TailPart | AccountsPart

@@ -13,6 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from muster.core import transitions as tr
+from muster.core.accounting import Accounts
 from muster.core.gangs import GangTable
 from muster.core.jobs import Attempt, Job
 from muster.core.model import GroupPlacement, InboxPosition, JobState
@@ -91,6 +92,7 @@ class CellState:
         self.forgotten_order: deque[str] = deque()
         self.pending = PendingIndex()
         self.timers = Timers()
+        self.accounts = Accounts()
 
         self.cycle_after: OrderKey | None = None  # where the paused cycle goes on
         self.cycle_owed = False  # the last transaction changed nodes or queues and left the cycle to the next
@@ -107,6 +109,11 @@ class CellState:
     def any_cluster_synced(self) -> bool:
         """Whether anything is known of the hardware (rule Q2)."""
         return self.clusters_synced > 0
+
+    def loosened(self) -> None:
+        """Something became free, or a rule changed: every pending job may fit again."""
+        self.changes += 1
+        self.pending.loosen()
 
     def find_by_name(self, namespace: str, name: str) -> str | None:
         """Id of the live job of that name."""

@@ -131,6 +131,34 @@ class JobPlaced(Transition, tag="JobPlaced", frozen=True):
     groups: tuple[GroupPlacement, ...]
 
 
+class JobGrown(Transition, tag="JobGrown", frozen=True):
+    """More replicas of a placed elastic job have their nodes (rule G1); charged from here on.
+
+    The new pods of a group take its lowest vacant positions (never placed, or gone and not leaving), in ascending
+    order along the runs. A position that was used before in this epoch gets the next attempt (LOG-15).
+    """
+
+    job: str
+    epoch: int
+    groups: tuple[GroupPlacement, ...]  # only what is added
+
+
+class JobShrunk(Transition, tag="JobShrunk", frozen=True):
+    """These pods leave a job that goes on without them; it keeps its minimum (rules G1, P2c).
+
+    Pods that are not over yet stay charged until they are (rule L5) and are in `Job.leaving` meanwhile. `by` is the job
+    they make room for; empty: nobody (they were lost, rejected or did not start).
+    """
+
+    job: str
+    epoch: int
+    pods: tuple[int, ...]  # positions, ascending
+    by: str = ""
+    reason: str = "Shrunk"
+    message: str = ""
+    suspects: tuple[int, ...] = ()  # nodes that this job avoids from now on
+
+
 class PodsChanged(Transition, tag="PodsChanged", frozen=True):
     job: str
     epoch: int
@@ -276,6 +304,8 @@ AnyTransition = (
     | HoldMade
     | HoldReleased
     | PreemptionAnswered
+    | JobGrown
+    | JobShrunk
 )
 
 
@@ -303,13 +333,15 @@ def estimated_bytes(transition: Transition) -> int:
     """An upper bound of the encoded size, cheap enough for every transition (LOG-8)."""
     if isinstance(transition, JobQueued):
         return spec_bytes(transition.spec) + QUEUED_BYTES
-    if isinstance(transition, (JobPlaced, HoldMade)):
-        groups = transition.groups if isinstance(transition, JobPlaced) else transition.placement
+    if isinstance(transition, (JobPlaced, JobGrown, HoldMade)):
+        groups = transition.placement if isinstance(transition, HoldMade) else transition.groups
         return (
             160
             + sum(32 + 12 * len(g.runs) + len(g.devices) for g in groups)
             + (48 * len(transition.victims) if isinstance(transition, HoldMade) else 0)
         )
+    if isinstance(transition, JobShrunk):
+        return 256 + 5 * (len(transition.pods) + len(transition.suspects)) + 4 * len(transition.message)
     if isinstance(transition, PodsChanged):
         return 64 + sum(24 + len(p.reason) for p in transition.pods)
     if isinstance(transition, NodeUpserted):
