@@ -193,6 +193,21 @@ JOB: Final = sp.JobRecord(
     preemptions=7,
     attempts=(ATTEMPT,),
 )
+TALLY: Final = sp.TallyRecord(
+    account=("q7", "team-a", "ann", -5),
+    usage=(("cpu", 0, 5), ("memory", 3, 7)),
+    lost=(("cpu", 0, 1),),
+    submitted=1,
+    started=2,
+    succeeded=3,
+    failed=4,
+    cancelled=5,
+    preempted=6,
+    shrunk_pods=7,
+    waits=8,
+    waited_ms=9,
+    waited_max_ms=10,
+)
 PARTS: Final = (
     sp.HeadPart(
         version=1,
@@ -223,6 +238,7 @@ PARTS: Final = (
     sp.JobsPart(1, (JOB,)),
     sp.JobsPart(1, (replace(JOB, leaving=(0, 2), regrown=((2, 1),), victim=True),)),
     sp.ForgottenPart(1, ((ID, Forgotten("d1", 99)),)),
+    sp.AccountsPart(1, 3_600_000, 7_200_000, (TALLY,), (("q3", "research/old"),)),
     sp.TailPart(1, ((1, ID, 2),), (OTHER,), ((99, 1, ID, 2),), True, (ID,), (ID,), (ID,), True),
 )
 
