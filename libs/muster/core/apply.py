@@ -181,6 +181,8 @@ def _job_grown(state: CellState, t: tr.JobGrown) -> None:
 def _job_shrunk(state: CellState, t: tr.JobShrunk) -> None:
     job = state.jobs[t.job]
     live = [position for position in t.pods if not is_over(job.phases[position])]
+    if t.by:
+        state.accounts.shrunk(job, live, state.now_ms)
     advance(job, t, state.now_ms)
     state.queues.leave(job.queue, job.gang.of_positions(live))
     state.changes += 1
