@@ -13,14 +13,15 @@ from typing import Any, Final
 
 from msgspec.structs import force_setattr
 
-from muster.core import apply_nodes
+from muster.core import apply_nodes, apply_preemption
 from muster.core import transitions as tr
 from muster.core.due import drop_spent_timers, wake
 from muster.core.errors import InvariantBroken
 from muster.core.jobs import RUNNING_STATES, Job, advance, is_over
-from muster.core.limits import PREEMPTIONS_REQUESTED_MAX, REFUSALS_REMEMBERED_MAX
+from muster.core.limits import REFUSALS_REMEMBERED_MAX
 from muster.core.model import Amounts, GroupPlacement
-from muster.core.state import Ask, CellState, Forgotten, Hold
+from muster.core.potential import staying
+from muster.core.state import CellState, Forgotten
 from muster.core.timers import Due
 
 STRUCTURAL: Final = frozenset(
@@ -138,12 +139,14 @@ def _job_queued(state: CellState, t: tr.JobQueued) -> None:
 def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
     job = state.jobs[t.job]
     state.pending.remove(state.class_key(job), state.order_key(job))
-    if _unhold(state, job):
+    if apply_preemption.unhold(state, job):
         state.pending.loosen_behind()  # it may have found something smaller or elsewhere
     state.asks.pop(t.job, None)
     advance(job, t, state.now_ms)
     state.accounts.placed(job, state.now_ms)
-    _charge(state, job, charged_amounts(job))
+    charged = charged_amounts(job)
+    _charge(state, job, charged)
+    state.potential.count(job, charged, 1)
     state.nodes.charge_placement(job.gang.tasks, t.groups)
     _enter_nodes(state, t.job, t.groups)
     queue = state.queues.by_id[job.queue]
@@ -167,7 +170,9 @@ def _job_grown(state: CellState, t: tr.JobGrown) -> None:
     job = state.jobs[t.job]
     before = job.placement
     advance(job, t, state.now_ms)
-    _charge(state, job, job.gang.of_groups(t.groups))
+    grown = job.gang.of_groups(t.groups)
+    _charge(state, job, grown)
+    state.potential.count(job, grown, 1)
     state.nodes.charge_placement(job.gang.tasks, t.groups)
     _enter_nodes(state, t.job, t.groups)
     there = {node for group in job.placement for node, _ in group.runs}
@@ -184,7 +189,10 @@ def _job_shrunk(state: CellState, t: tr.JobShrunk) -> None:
     if t.by:
         state.accounts.shrunk(job, live, state.now_ms)
     advance(job, t, state.now_ms)
-    state.queues.leave(job.queue, job.gang.of_positions(live))
+    leaving = job.gang.of_positions(live)
+    state.queues.leave(job.queue, leaving)
+    state.potential.count(job, leaving, -1)
+    state.potential.goes(job)
     state.changes += 1
 
 
@@ -199,8 +207,11 @@ def _pods_changed(state: CellState, t: tr.PodsChanged) -> None:
     job = state.jobs[t.job]
     over = [change.pod for change in t.pods if is_over(change.phase) and not is_over(job.phases[change.pod])]
     gone = over if job.victim else [position for position in over if position in job.leaving]
+    stayed = [position for position in over if position not in job.leaving] if job.state in RUNNING_STATES else []
     advance(job, t, state.now_ms)
     if over:
+        state.potential.count(job, job.gang.of_positions(stayed), -1)
+        state.potential.goes(job)
         if state.vanished:
             apply_nodes.accounted_for(state, job)
         gang = job.gang
@@ -229,11 +240,13 @@ def _job_changed(state: CellState, t: tr.JobStarting | tr.JobRunning) -> None:
 def _job_stopping(state: CellState, t: tr.JobStopping | tr.JobPreempted) -> None:
     job = state.jobs[t.job]
     _runs_no_more(state, job)
+    stayed = job.gang.of_positions(staying(job))
+    state.potential.count(job, stayed, -1)
     if isinstance(t, tr.JobPreempted):
-        staying = [p for p, phase in enumerate(job.phases) if not is_over(phase) and p not in job.leaving]
-        state.queues.leave(job.queue, job.gang.of_positions(staying))
+        state.queues.leave(job.queue, stayed)
         state.accounts.preempted(job, state.now_ms)
     advance(job, t, state.now_ms)
+    state.potential.goes(job)
     state.changes += 1
 
 
@@ -262,6 +275,7 @@ def _job_requeued(state: CellState, t: tr.JobRequeued) -> None:
     job = state.jobs[t.job]
     placement = job.placement
     advance(job, t, state.now_ms)
+    state.potential.goes(job)
     _leave_nodes(state, t.job, placement)
     if job.not_before_ms > state.now_ms:
         state.timers.add(job.not_before_ms, Due.BACKOFF_OVER, t.job, job.epoch)
@@ -276,8 +290,9 @@ def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCa
     _runs_no_more(state, job)
     placement = job.placement
     advance(job, t, state.now_ms)
+    state.potential.goes(job)
     _leave_nodes(state, t.job, placement)
-    if _unhold(state, job):
+    if apply_preemption.unhold(state, job):
         state.loosened()
     state.asks.pop(t.job, None)
     state.accounts.ended(job)
@@ -304,53 +319,6 @@ def _job_forgotten(state: CellState, t: tr.JobForgotten) -> None:
 def _request_ids_dropped(state: CellState, t: tr.RequestIdsDropped) -> None:
     for _ in range(t.count):
         del state.forgotten[state.forgotten_order.popleft()]
-
-
-# --- preemption -----------------------------------------------------------------------------------------------------
-
-
-def _preemption_requested(state: CellState, t: tr.PreemptionRequested) -> None:
-    before = state.asks.get(t.job)
-    state.requests = t.request
-    state.asks[t.job] = Ask(request=t.request, tries=before.tries + 1 if before else 1)
-
-
-def _preemption_answered(state: CellState, t: tr.PreemptionAnswered) -> None:
-    ask = state.asks.get(t.job)
-    if ask is None or ask.request != t.request:
-        return
-    if sum(not other.answered for other in state.asks.values()) >= PREEMPTIONS_REQUESTED_MAX:
-        state.pending.loosen()  # others had to wait with their requests
-    retry_at_ms = state.now_ms + t.retry_after_ms
-    state.asks[t.job] = Ask(ask.request, ask.tries, answered=True, retry_at_ms=retry_at_ms, changes=state.changes)
-    state.timers.add(retry_at_ms, Due.REQUEST_AGAIN, t.job)
-
-
-def _hold_made(state: CellState, t: tr.HoldMade) -> None:
-    job = state.jobs[t.job]
-    state.asks.pop(t.job, None)
-    state.pending.remove(state.class_key(job), state.order_key(job))
-    state.holds[t.job] = Hold(t.job, t.placement, t.victims, t.expires_ms)
-    state.queues.hold(job.queue, job.gang.of_groups(t.placement))
-    state.pending.add(state.class_key(job), state.order_key(job))
-    state.timers.add(t.expires_ms, Due.HOLD_EXPIRES, t.job, job.epoch)
-
-
-def _unhold(state: CellState, job: Job) -> bool:
-    """The job holds nothing any more; whether it did."""
-    hold = state.holds.pop(job.spec.id, None)
-    if hold is None:
-        return False
-    state.queues.hold(job.queue, job.gang.of_groups(hold.placement), -1)
-    return True
-
-
-def _hold_released(state: CellState, t: tr.HoldReleased) -> None:
-    job = state.jobs[t.job]
-    state.pending.remove(state.class_key(job), state.order_key(job))
-    _unhold(state, job)
-    state.pending.add(state.class_key(job), state.order_key(job))
-    state.loosened()
 
 
 _APPLY: Final[dict[type[tr.Transition], Callable[[CellState, Any], None]]] = {
@@ -382,8 +350,8 @@ _APPLY: Final[dict[type[tr.Transition], Callable[[CellState, Any], None]]] = {
     tr.JobCancelled: _job_finished,
     tr.JobForgotten: _job_forgotten,
     tr.RequestIdsDropped: _request_ids_dropped,
-    tr.PreemptionRequested: _preemption_requested,
-    tr.HoldMade: _hold_made,
-    tr.HoldReleased: _hold_released,
-    tr.PreemptionAnswered: _preemption_answered,
+    tr.PreemptionRequested: apply_preemption.preemption_requested,
+    tr.HoldMade: apply_preemption.hold_made,
+    tr.HoldReleased: apply_preemption.hold_released,
+    tr.PreemptionAnswered: apply_preemption.preemption_answered,
 }

@@ -16,6 +16,7 @@ type_ = type  # `type` reads as a field name elsewhere
 
 Amounts = tuple[tuple[str, int], ...]  # (resource, amount), sorted by resource, amounts > 0
 Pairs = tuple[tuple[str, str], ...]  # labels, selectors: sorted by key
+Shrinks = tuple[tuple[str, int, tuple[int, ...]], ...]  # (job, epoch, positions): elastic replicas that leave
 
 
 class JobState(StrEnum):

@@ -23,6 +23,7 @@ from muster.core.model import (
     JobState,
 )
 from muster.core.order import ClassKey, PendingClass
+from muster.core.potential import staying
 from muster.core.snapshot_accounts import dump_accounts, load_accounts
 from muster.core.snapshot_parts import (
     SNAPSHOT_VERSION,
@@ -301,12 +302,16 @@ def _charge(state: CellState, job: Job) -> None:
     state.queues.charge(job.queue, amounts)
     state.accounts.charge(job, amounts, state.now_ms)
     state.queues.leave(job.queue, gang.of_positions(live if job.victim else job.leaving))
+    state.potential.count(job, gang.of_positions(staying(job)), 1)
+    state.potential.goes(job)
 
 
 def _hold(state: CellState) -> None:
     for job_id, hold in state.holds.items():
         job = state.jobs[job_id]
-        state.queues.hold(job.queue, job.gang.of_groups(hold.placement))
+        held = job.gang.of_groups(hold.placement)
+        state.queues.hold(job.queue, held)
+        state.potential.count(job, held, 1)
 
 
 def _load_tail(state: CellState, tail: TailPart) -> None:

@@ -16,9 +16,10 @@ from muster.core import transitions as tr
 from muster.core.accounting import Accounts
 from muster.core.gangs import GangTable
 from muster.core.jobs import Attempt, Job
-from muster.core.model import GroupPlacement, InboxPosition, JobState
+from muster.core.model import GroupPlacement, InboxPosition, JobState, Shrinks
 from muster.core.nodes import NodeTable
 from muster.core.order import ClassKey, OrderKey, PendingIndex
+from muster.core.potential import Potential
 from muster.core.queues import QueueTree
 from muster.core.timers import Timers
 
@@ -45,6 +46,7 @@ class Hold(Struct, array_like=True, frozen=True):
     placement: tuple[GroupPlacement, ...]
     victims: tuple[tuple[str, int], ...]  # (job, epoch)
     expires_ms: int
+    shrinks: Shrinks = ()  # elastic replicas that leave (rule P2c)
 
 
 class Ask(Struct, array_like=True, frozen=True, gc=False):
@@ -54,7 +56,7 @@ class Ask(Struct, array_like=True, frozen=True, gc=False):
     tries: int
     answered: bool = False
     retry_at_ms: int = 0
-    changes: int = 0  # CellState.changes when it was answered: asked again only after it moved
+    changes: int = 0  # CellState.changes when it was answered: asked again only after it moved. -1: anyway
 
 
 class Forgotten(Struct, array_like=True, frozen=True, gc=False):
@@ -93,6 +95,7 @@ class CellState:
         self.pending = PendingIndex()
         self.timers = Timers()
         self.accounts = Accounts()
+        self.potential = Potential()
 
         self.cycle_after: OrderKey | None = None  # where the paused cycle goes on
         self.cycle_owed = False  # the last transaction changed nodes or queues and left the cycle to the next

@@ -16,6 +16,7 @@ from muster.core.model import (
     NodeSpec,
     PodChange,
     QueueSpec,
+    Shrinks,
     TaskGroup,
     Zone,
 )
@@ -257,6 +258,7 @@ class HoldMade(Transition, tag="HoldMade", frozen=True):
     placement: tuple[GroupPlacement, ...]
     victims: tuple[tuple[str, int], ...]
     expires_ms: int
+    shrinks: Shrinks = ()  # (job, epoch, positions): elastic replicas that leave (rule P2c)
 
 
 class HoldReleased(Transition, tag="HoldReleased", frozen=True):
@@ -271,6 +273,7 @@ class PreemptionAnswered(Transition, tag="PreemptionAnswered", frozen=True):
     request: int
     reason: str
     retry_after_ms: int
+    repeat: bool = False  # ask again after that time even if nothing has changed
 
 
 AnyTransition = (
@@ -338,7 +341,7 @@ def estimated_bytes(transition: Transition) -> int:
         return (
             160
             + sum(32 + 12 * len(g.runs) + len(g.devices) for g in groups)
-            + (48 * len(transition.victims) if isinstance(transition, HoldMade) else 0)
+            + (_victims_bytes(transition) if isinstance(transition, HoldMade) else 0)
         )
     if isinstance(transition, JobShrunk):
         return 256 + 5 * (len(transition.pods) + len(transition.suspects)) + 4 * len(transition.message)
@@ -362,6 +365,10 @@ def estimated_bytes(transition: Transition) -> int:
     if isinstance(transition, EntitlementsSet):
         return 64 + sum(64 + 64 * len(e.amounts) for e in transition.entitlements)
     return 512 + len(getattr(transition, "message", ""))
+
+
+def _victims_bytes(hold: HoldMade) -> int:
+    return 48 * len(hold.victims) + sum(56 + 5 * len(pods) for _, _, pods in hold.shrinks)
 
 
 def spec_bytes(spec: JobSpec, groups: int | None = None) -> int:
