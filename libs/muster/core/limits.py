@@ -17,6 +17,7 @@ FINISHED_JOBS_MAX: Final = 200_000  # LOG-16
 ATTEMPTS_KEPT_MAX: Final = 8  # per job; older attempts are in the event stream
 QUEUES_MAX: Final = 10_000
 QUEUE_DEPTH_MAX: Final = 16
+QUEUE_CHANGES_MAX: Final = 1000  # in one command; bounds its transaction (LOG-8)
 NAME_CHARS_MAX: Final = 63
 LABELS_MAX: Final = 64
 START_TIMEOUT_MS: Final = 10 * 60 * 1000  # rule L3

@@ -55,8 +55,11 @@ def check_queue(spec: QueueSpec) -> None:
         raise _invalid("labels", f"has {len(spec.labels)} entries, at most {LABELS_MAX} are allowed")
 
 
-def upsert(draft: Draft, command: commands.UpsertQueue) -> None:
-    """Create, change or move a queue, or raise Rejected. What changes nothing writes nothing."""
+def upsert(draft: Draft, command: commands.UpsertQueue, *, alone: bool = True) -> None:
+    """Create, change or move a queue, or raise Rejected. What changes nothing writes nothing.
+
+    Not `alone`: the caller looks at limits and guarantees when all of its changes are made.
+    """
     check_queue(command.spec)
     current = draft.tree.find(command.path)
     _check_revision(command.path, current, command.expected_revision)
@@ -68,6 +71,8 @@ def upsert(draft: Draft, command: commands.UpsertQueue) -> None:
         spec = _changed(draft, current, command)
         if replace(spec, revision=current.spec.revision) == current.spec:
             return
+    if alone:
+        _check_guarantees(draft.tree, spec)
     draft.editable_tree().put(spec)
     draft.emit(tr.QueueUpserted(spec))
 
@@ -104,9 +109,7 @@ def _created(draft: Draft, command: commands.UpsertQueue) -> QueueSpec:
     if len(tree) >= QUEUES_MAX:
         raise Rejected(Code.RESOURCE_EXHAUSTED, "path", f"there are {QUEUES_MAX} queues already", "Q1")
     parent = _parent(draft, parent_path, 1)
-    spec = replace(command.spec, id=f"q{tree.next_number}", name=name, parent=parent.id if parent else "", revision=1)
-    _check_guarantees(tree, parent, spec)
-    return spec
+    return replace(command.spec, id=f"q{tree.next_number}", name=name, parent=parent.id if parent else "", revision=1)
 
 
 def _changed(draft: Draft, current: Queue, command: commands.UpsertQueue) -> QueueSpec:
@@ -123,9 +126,7 @@ def _changed(draft: Draft, current: Queue, command: commands.UpsertQueue) -> Que
         height = max(len(below.chain) for below in tree.subtree(current.id)) - len(current.chain) + 1
         parent = _parent(draft, parent_path, height)
         parent_id = parent.id if parent else ""
-    spec = replace(command.spec, id=old.id, name=name, parent=parent_id, revision=old.revision + 1)
-    _check_guarantees(tree, tree.by_id.get(parent_id), spec)
-    return spec
+    return replace(command.spec, id=old.id, name=name, parent=parent_id, revision=old.revision + 1)
 
 
 def _parent(draft: Draft, path: str, height: int) -> Queue | None:
@@ -141,8 +142,16 @@ def _parent(draft: Draft, path: str, height: int) -> Queue | None:
     return parent
 
 
-def _check_guarantees(tree: QueueTree, parent: Queue | None, spec: QueueSpec) -> None:
+def check_all_guarantees(tree: QueueTree) -> None:
+    """As for each queue that is changed alone, for the whole tree."""
+    for queue in tree.subtree():
+        if queue.spec.limit and queue.children:
+            _check_sum(queue.path, queue.spec.limit, [tree.by_id[child].spec for child in queue.children.values()])
+
+
+def _check_guarantees(tree: QueueTree, spec: QueueSpec) -> None:
     """A limit below the sum of the children's guarantees is refused (rule Q1), from either side."""
+    parent = tree.by_id.get(spec.parent)
     children = tree.by_id[spec.id].children.values() if spec.id in tree else ()
     _check_sum(spec.name, spec.limit, [tree.by_id[child].spec for child in children])
     if parent is not None:
