@@ -108,6 +108,7 @@ ITEMS: Final = (
     c.CancelJob(ID, "ann", "typo", "r1"),
     c.UpsertQueue("research/vision", QUEUE, 2, "r1", "research/images"),
     c.DeleteQueue("research/vision", 2, "r1"),
+    c.ChangeQueues((c.UpsertQueue("research", QUEUE, 2), c.DeleteQueue("research/vision", 2)), "r1"),
     c.CordonNode("sim-a", "node-1", False, "r1"),
     c.UpdateJob(ID, ("priority",), SPEC, 2, "r1"),
     c.SuspendJob(ID, "r1"),
