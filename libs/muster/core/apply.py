@@ -13,13 +13,13 @@ from typing import Any, Final
 
 from msgspec.structs import force_setattr
 
-from muster.core import apply_nodes, apply_preemption
+from muster.core import apply_nodes, apply_preemption, apply_queues
 from muster.core import transitions as tr
 from muster.core.due import drop_spent_timers, wake
 from muster.core.errors import InvariantBroken
-from muster.core.jobs import RUNNING_STATES, Job, advance, is_over
-from muster.core.limits import REFUSALS_REMEMBERED_MAX
-from muster.core.model import Amounts, GroupPlacement
+from muster.core.jobs import RUNNING_STATES, Job, advance, is_over, may_grow
+from muster.core.limits import REFUSALS_REMEMBERED_MAX, START_TIMEOUT_MS
+from muster.core.model import Amounts, GroupPlacement, JobState
 from muster.core.potential import staying
 from muster.core.state import CellState, Forgotten
 from muster.core.timers import Due
@@ -78,46 +78,14 @@ def _command_refused(state: CellState, t: tr.CommandRefused) -> None:
 
 
 def _cycle_paused(state: CellState, t: tr.CyclePaused) -> None:
-    if t.after is not None:
-        state.pending.pass_paused(state.cycle_after, t.after)
-    else:
-        state.pending.pass_ended(one_part=state.cycle_after is None)
-    state.cycle_after = t.after
-
-
-# --- queues ---------------------------------------------------------------------------------------------------------
-
-
-def _queue_upserted(state: CellState, t: tr.QueueUpserted) -> None:
-    if state.queues.put(t.spec):
-        _reorder(state)
-    state.loosened()
-
-
-def _reorder(state: CellState) -> None:
-    """Queue priorities or orderings changed: all order keys are made again; the paused cycle starts afresh."""
-    pending = state.pending
-    fresh = type(pending)()
-    for found in pending.classes.values():
-        for key in found.keys[found.head :]:
-            job = state.jobs[key[2]]
-            fresh.add(found.key, state.order_key(job))
-    fresh.loosen()
-    state.pending = fresh
-    state.cycle_after = None
-
-
-def _queue_removed(state: CellState, t: tr.QueueRemoved) -> None:
-    state.accounts.removed(t.queue, state.queues.path(t.queue))
-    state.queues.remove(t.queue)
-    state.entitled.pop(t.queue, None)
-
-
-def _entitlements_set(state: CellState, t: tr.EntitlementsSet) -> None:
-    for entitlement in t.entitlements:
-        if entitlement.queue in state.queues:
-            state.entitled[entitlement.queue] = entitlement.amounts
-    state.entitled_seq = t.ledger_seq
+    if not t.paused and t.after is None:
+        state.pending.pass_ended()
+        return
+    jobs = [state.jobs[job] for job in t.blocked if job in state.jobs]
+    state.pending.pass_paused(
+        [state.class_key(job) for job in jobs if job.state is JobState.QUEUED],
+        [job.spec.id for job in jobs if job.charged],
+    )
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------
@@ -131,7 +99,10 @@ def _job_queued(state: CellState, t: tr.JobQueued) -> None:
     job = Job(spec, t.queue, t.position, state.now_ms, gang)
     state.jobs[spec.id] = job
     state.by_name.setdefault(spec.namespace, {})[spec.name] = spec.id
-    state.queues.by_id[t.queue].jobs += 1
+    queue = state.queues.by_id[t.queue]
+    queue.jobs += 1
+    queue.demands(gang.full, 1)
+    state.queues.count_members(spec, t.queue, 1, 0)
     state.accounts.submitted(job)
     state.pending.add(state.class_key(job), state.order_key(job))
 
@@ -149,6 +120,8 @@ def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
     state.potential.count(job, charged, 1)
     state.nodes.charge_placement(job.gang.tasks, t.groups)
     _enter_nodes(state, t.job, t.groups)
+    state.queues.count_members(job.spec, job.queue, -1, 1)
+    _grows(state, job)
     queue = state.queues.by_id[job.queue]
     queue.runs(t.job, job.spec.priority, job.spec.preemptible)
     if job.spec.preemptible:
@@ -166,6 +139,12 @@ def _enter_nodes(state: CellState, job_id: str, placement: tuple[GroupPlacement,
             state.node_jobs.setdefault(node, {})[job_id] = None
 
 
+def _grows(state: CellState, job: Job) -> None:
+    """The job has changed: if it is elastic, whether it could grow."""
+    if job.gang.minimum_tasks is not None:
+        state.pending.may_grow(job.spec.id, may_grow(job, state.now_ms))
+
+
 def _job_grown(state: CellState, t: tr.JobGrown) -> None:
     job = state.jobs[t.job]
     before = job.placement
@@ -181,6 +160,8 @@ def _job_grown(state: CellState, t: tr.JobGrown) -> None:
             if node not in there:  # the last position there is used again elsewhere
                 _leave_node(state, t.job, node)
     state.changes += 1  # these replicas may be taken away again (rule P2c)
+    state.timers.add(state.now_ms + START_TIMEOUT_MS, Due.GROWN, t.job, t.epoch)
+    _grows(state, job)
 
 
 def _job_shrunk(state: CellState, t: tr.JobShrunk) -> None:
@@ -194,6 +175,9 @@ def _job_shrunk(state: CellState, t: tr.JobShrunk) -> None:
     state.potential.count(job, leaving, -1)
     state.potential.goes(job)
     state.changes += 1
+    if t.not_before_ms > state.now_ms:
+        state.timers.add(t.not_before_ms, Due.GROW_AGAIN, t.job, t.epoch)
+    _grows(state, job)
 
 
 def charged_amounts(job: Job) -> Amounts:
@@ -218,18 +202,21 @@ def _pods_changed(state: CellState, t: tr.PodsChanged) -> None:
         state.nodes.release_pods(gang.tasks, job.placement, over)  # rule L5: pod by pod
         _release(state, job, gang.of_positions(over))
         state.queues.leave(job.queue, gang.of_positions(gone), -1)
+        _grows(state, job)
         state.loosened()
 
 
 def _charge(state: CellState, job: Job, amounts: Amounts) -> None:
     """The job holds so much more: of its queues' quota (rule Q3) and in the accounts."""
     state.queues.charge(job.queue, amounts)
+    state.queues.charge_members(job.spec, job.queue, amounts, 1)
     state.accounts.charge(job, amounts, state.now_ms)
 
 
 def _release(state: CellState, job: Job, amounts: Amounts) -> None:
     """The job holds so much less (rule L5)."""
     state.queues.release(job.queue, amounts)
+    state.queues.charge_members(job.spec, job.queue, amounts, -1)
     state.accounts.release(job, amounts, state.now_ms)
 
 
@@ -246,6 +233,7 @@ def _job_stopping(state: CellState, t: tr.JobStopping | tr.JobPreempted) -> None
         state.queues.leave(job.queue, stayed)
         state.accounts.preempted(job, state.now_ms)
     advance(job, t, state.now_ms)
+    _grows(state, job)
     state.potential.goes(job)
     state.changes += 1
 
@@ -281,6 +269,7 @@ def _job_requeued(state: CellState, t: tr.JobRequeued) -> None:
         state.timers.add(job.not_before_ms, Due.BACKOFF_OVER, t.job, job.epoch)
     else:
         state.pending.add(state.class_key(job), state.order_key(job))
+    state.queues.count_members(job.spec, job.queue, 1, -1)
 
 
 def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCancelled) -> None:
@@ -288,8 +277,10 @@ def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCa
     if state.is_pending(job):
         state.pending.remove(state.class_key(job), state.order_key(job))
     _runs_no_more(state, job)
+    state.queues.count_members(job.spec, job.queue, -int(not job.charged), -int(job.charged))
     placement = job.placement
     advance(job, t, state.now_ms)
+    _grows(state, job)
     state.potential.goes(job)
     _leave_nodes(state, t.job, placement)
     if apply_preemption.unhold(state, job):
@@ -301,7 +292,9 @@ def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCa
     del names[spec.name]
     if not names:
         del state.by_name[spec.namespace]
-    state.queues.by_id[job.queue].jobs -= 1
+    queue = state.queues.by_id[job.queue]
+    queue.jobs -= 1
+    queue.demands(job.gang.full, -1)
     state.timers.finished.append(t.job)
 
 
@@ -332,9 +325,9 @@ _APPLY: Final[dict[type[tr.Transition], Callable[[CellState, Any], None]]] = {
     tr.ClusterListStarted: apply_nodes.cluster_list_started,
     tr.NodesSeen: apply_nodes.nodes_seen,
     tr.ClusterSynced: apply_nodes.cluster_synced,
-    tr.QueueUpserted: _queue_upserted,
-    tr.QueueRemoved: _queue_removed,
-    tr.EntitlementsSet: _entitlements_set,
+    tr.QueueUpserted: apply_queues.queue_upserted,
+    tr.QueueRemoved: apply_queues.queue_removed,
+    tr.EntitlementsSet: apply_queues.entitlements_set,
     tr.JobQueued: _job_queued,
     tr.JobPlaced: _job_placed,
     tr.JobGrown: _job_grown,

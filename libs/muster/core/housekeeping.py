@@ -12,6 +12,7 @@ from typing import Final
 from muster.core import transitions as tr
 from muster.core.draft import Draft
 from muster.core.due import start_is_spent, timer_is_spent
+from muster.core.elastic import can_do_without, shrink
 from muster.core.jobs import GONE, RUNNING, RUNNING_STATES, Job, is_over, live_positions, node_of
 from muster.core.limits import (
     FINISHED_JOBS_MAX,
@@ -68,6 +69,8 @@ def _timers(draft: Draft) -> Iterator[None]:
             if job is not None and job.epoch == epoch and job.state in RUNNING_STATES:
                 _max_runtime(draft, job)
                 yield
+        elif what == Due.GROWN:
+            yield from _late_replicas(draft, draft.job(job_id), epoch)
         elif what == Due.HOLD_EXPIRES and job_id in draft.holds:
             draft.release_hold(job_id, "the victims were not gone in time")
             yield
@@ -83,6 +86,17 @@ def _max_runtime(draft: Draft, job: Job) -> None:
         message=f"did not end within its max_runtime of {job.spec.max_runtime_ms // 1000} s",
     )
     finish_stopping(draft, draft.change(job, stopping))
+
+
+def _late_replicas(draft: Draft, job: Job | None, epoch: int) -> Iterator[None]:
+    """Rule L3 for replicas that were added to a running job: those that did not start leave again."""
+    if job is None or job.epoch != epoch or job.state is not JobState.RUNNING:
+        return
+    late = [p for p, phase in enumerate(job.phases) if phase < RUNNING and p not in job.leaving]
+    if late and can_do_without(job, late):
+        message = f"{len(late)} pods did not start in {START_TIMEOUT_MS // 1000} s"
+        shrink(draft, job, late, Reason.START_TIMEOUT, message)
+        yield
 
 
 def _start_timeouts(draft: Draft) -> Iterator[None]:
@@ -135,7 +149,7 @@ def _forgetting(draft: Draft) -> Iterator[None]:
 
 def next_wake_ms(state: CellState) -> int | None:
     """When `decide` has something to do although no item came; not after `state.now_ms`: at once. None: never."""
-    if state.vanished or state.cycle_after is not None or state.pending.has_candidates or _drains(state):
+    if state.vanished or state.pending.paused or state.pending.has_candidates or _drains(state):
         return state.now_ms
     due = []
     timers = state.timers

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from muster.core import layout, resources
 from muster.core.errors import InvariantBroken
-from muster.core.jobs import GONE, Job
+from muster.core.jobs import GONE, Job, may_grow
 from muster.core.lifecycle import CHARGED, TERMINAL
 from muster.core.model import JobState
 from muster.core.resources import DEVICE_MILLIS, PODS
@@ -231,7 +231,10 @@ def _check_pending(state: CellState) -> None:
         keys = found.keys[found.head :]
         if keys != sorted(keys) or not keys or pending.of_queue[class_key[0]][class_key] is not found:
             _fail("I7: a pending class is out of order")
-    for marks in (pending.opened, pending.opened_since, pending.reopened):
+    grows = {j.id for j in state.jobs.values() if j.gang.minimum_tasks is not None and may_grow(j, state.now_ms)}
+    if set(pending.growing) != grows or not set(pending.growing_opened) <= grows:
+        _fail("G1: the elastic jobs that could grow differ from those that are looked at")
+    for marks in (pending.opened, pending.reopened):
         if any(pending.classes.get(key) is not found for key, found in marks.items()):
             _fail("I7: a mark points to a class that is gone")
 

@@ -70,6 +70,8 @@ class Job(Struct, gc=False):
     attempts: tuple[Attempt, ...] = ()
     leaving: tuple[int, ...] = ()  # positions that were asked to leave a job that goes on (JobShrunk), not over yet
     regrown: dict[int, int] = msgspec.field(default_factory=dict)  # position -> attempt, of those used again
+    grow_after_ms: int = 0  # it does not grow before: replicas were lost or refused
+    grown_ms: int = 0  # when it grew last
     victim: bool = False  # stopping because another job takes its place: not in committed usage (rule Q3)
 
     @property
@@ -101,6 +103,11 @@ class Job(Struct, gc=False):
         if not self.unplaced:
             return []
         return [position for position, phase in enumerate(self.phases) if phase == GONE]
+
+    def vacant_in(self, group: int) -> int:
+        """How many replicas of a group are vacant. Of a job that is placed and not stopping."""
+        first = self.gang.firsts[group]
+        return self.phases.count(GONE, first, first + self.gang.tasks[group].replicas)
 
     def spare(self) -> dict[int, list[int]]:
         """By group: placed positions that run or will, if there are more of them than the minimum needs (rule G1).
@@ -141,6 +148,16 @@ class Job(Struct, gc=False):
             if phases.count(RUNNING, first, end) + phases.count(SUCCEEDED, first, end) < task.min_replicas:
                 return False
         return True
+
+
+def may_grow(job: Job, now_ms: int) -> bool:
+    """Whether an elastic job could use more replicas (rule G1)."""
+    return (
+        job.unplaced > 0
+        and job.state in RUNNING_STATES
+        and job.grow_after_ms <= now_ms
+        and not job.phases.count(SUCCEEDED)
+    )
 
 
 def is_over(phase: int) -> bool:
@@ -198,7 +215,8 @@ def _pods_changed(job: Job, t: tr.PodsChanged) -> None:
             job.unplaced += change.phase == GONE
 
 
-def _grown(job: Job, t: tr.JobGrown, _now_ms: int) -> None:
+def _grown(job: Job, t: tr.JobGrown, now_ms: int) -> None:
+    job.grown_ms = now_ms
     before = {group.group: layout.pods_placed(group) for group in job.placement}
     job.placement, positions = layout.grown(job.gang.tasks, job.placement, t.groups, job.vacant())
     for position in positions:
@@ -213,6 +231,7 @@ def _shrunk(job: Job, t: tr.JobShrunk, _now_ms: int) -> None:
     over = [position for position in t.pods if is_over(job.phases[position])]
     job.unplaced += len(over)
     job.leaving = tuple(sorted({*job.leaving, *t.pods} - set(over)))
+    job.grow_after_ms = max(job.grow_after_ms, t.not_before_ms)
     _avoid(job, t.suspects)
 
 
@@ -323,6 +342,7 @@ def _end_attempt(job: Job, reason: str, now_ms: int) -> None:
     job.placement = ()
     job.leaving = ()
     job.regrown = {}
+    job.grow_after_ms = job.grown_ms = 0
     job.victim = False
 
 

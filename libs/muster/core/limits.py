@@ -30,6 +30,7 @@ MEMORY_BYTES_MAX: Final = 1 << 50
 AMOUNT_MAX: Final = 1 << 50  # keeps every sum of GANG_PODS_MAX amounts below 2**63 in int64 arithmetic after clamping
 RETRY_FIRST_MS: Final = 1000  # backoff after a rejected placement or a lost pod; doubles up to BACKOFF_MAX_MS
 SUSPECTS_MAX: Final = 64  # nodes a job avoids; the oldest are given another chance
+PREEMPTIONS_MAX: Final = 5  # rule P4: after so many a job is preempted only by higher priority
 PREEMPTION_RETRY_FIRST_MS: Final = 1000  # before a preemption is asked for again; doubles
 PREEMPTION_RETRY_MAX_MS: Final = 60 * 1000
 PLAN_VICTIMS_MAX: Final = 512  # victims of one preemption plan (LOG-8)

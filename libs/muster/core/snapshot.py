@@ -17,8 +17,9 @@ from typing import Final, TypeVar
 from msgspec.structs import force_setattr, replace
 
 from muster.core import layout
+from muster.core.apply_queues import count_member
 from muster.core.gangs import Gang
-from muster.core.jobs import RUNNING_STATES, Job, is_over
+from muster.core.jobs import RUNNING_STATES, Job, is_over, may_grow
 from muster.core.model import (
     JobState,
 )
@@ -82,9 +83,11 @@ def dump(state: CellState) -> Iterator[AnyPart]:
         others=tuple(timers.others),
         all_open=pending.all_open,
         opened=_representatives(pending.opened),
-        opened_since=_representatives(pending.opened_since),
+        opened_since=(),
         reopened=_representatives(pending.reopened),
         again=pending.again,
+        paused=pending.paused,
+        growing_opened=tuple(sorted(pending.growing_opened)),
     )
 
 
@@ -97,7 +100,7 @@ def _head(state: CellState) -> HeadPart:
         now_ms=state.now_ms,
         epoch=state.epoch,
         leader=state.leader,
-        cycle_after=state.cycle_after,
+        cycle_after=None,
         cycle_owed=state.cycle_owed,
         changes=state.changes,
         requests=state.requests,
@@ -156,6 +159,8 @@ def _record(job: Job, gang: int) -> JobRecord:
         leaving=job.leaving,
         regrown=tuple(sorted(job.regrown.items())),
         victim=job.victim,
+        grow_after_ms=job.grow_after_ms,
+        grown_ms=job.grown_ms,
     )
 
 
@@ -208,7 +213,7 @@ def _load_head(state: CellState, head: HeadPart) -> None:
     state.now_ms = head.now_ms
     state.epoch = head.epoch
     state.leader = head.leader
-    state.cycle_after = head.cycle_after
+    state.pending.paused = head.cycle_after is not None  # as older snapshots say it
     state.cycle_owed = head.cycle_owed
     state.changes = head.changes
     state.requests = head.requests
@@ -270,6 +275,8 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
         leaving=record.leaving,
         regrown=dict(record.regrown),
         victim=record.victim,
+        grow_after_ms=record.grow_after_ms,
+        grown_ms=record.grown_ms,
     )
     spec = job.spec
     state.jobs[spec.id] = job
@@ -278,6 +285,10 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
     state.by_name.setdefault(spec.namespace, {})[spec.name] = spec.id
     queue = state.queues.by_id[job.queue]
     queue.jobs += 1
+    queue.demands(gang.full, 1)
+    count_member(state, job)
+    if gang.minimum_tasks is not None and may_grow(job, state.now_ms):
+        state.pending.growing[spec.id] = None
     if state.is_pending(job):
         state.pending.add(state.class_key(job), state.order_key(job))
     if job.state in RUNNING_STATES:
@@ -321,9 +332,10 @@ def _load_tail(state: CellState, tail: TailPart) -> None:
     pending = state.pending
     pending.all_open = tail.all_open
     pending.opened = _classes(state, tail.opened)
-    pending.opened_since = _classes(state, tail.opened_since)
     pending.reopened = _classes(state, tail.reopened)
     pending.again = tail.again
+    pending.paused = pending.paused or tail.paused
+    pending.growing_opened = dict.fromkeys(tail.growing_opened)
 
 
 def _classes(state: CellState, jobs: tuple[str, ...]) -> dict[ClassKey, PendingClass]:

@@ -114,6 +114,8 @@ class JobRecord(Struct, array_like=True, frozen=True):
     leaving: tuple[int, ...] = ()
     regrown: tuple[tuple[int, int], ...] = ()
     victim: bool = False
+    grow_after_ms: int = 0
+    grown_ms: int = 0
 
 
 class JobsPart(Part, tag="Jobs", frozen=True):
@@ -171,6 +173,8 @@ class TailPart(Part, tag="Tail", frozen=True):
     opened_since: tuple[str, ...]
     reopened: tuple[str, ...]
     again: bool
+    paused: bool = False
+    growing_opened: tuple[str, ...] = ()
 
 
 AnyPart = HeadPart | NodesPart | GangsPart | JobsPart | ForgottenPart | TailPart | AccountsPart

@@ -18,7 +18,7 @@ from muster.core.gangs import GangTable
 from muster.core.jobs import Attempt, Job
 from muster.core.model import GroupPlacement, InboxPosition, JobState, Shrinks
 from muster.core.nodes import NodeTable
-from muster.core.order import ClassKey, OrderKey, PendingIndex
+from muster.core.order import ClassKey, OrderKey, PendingIndex, class_key, order_key
 from muster.core.potential import Potential
 from muster.core.queues import QueueTree
 from muster.core.timers import Timers
@@ -97,7 +97,6 @@ class CellState:
         self.accounts = Accounts()
         self.potential = Potential()
 
-        self.cycle_after: OrderKey | None = None  # where the paused cycle goes on
         self.cycle_owed = False  # the last transaction changed nodes or queues and left the cycle to the next
         self.changes = 0  # counts what may make a preemption plan possible
         self.holds: dict[str, Hold] = {}
@@ -123,14 +122,12 @@ class CellState:
         return self.by_name.get(namespace, {}).get(name)
 
     def order_key(self, job: Job) -> OrderKey:
-        """Where the job stands in the order of its cell (rule F5)."""
-        return self.queues.order_key(job.queue, job.spec.priority, job.submit_ms, job.spec.id)
+        """Where the job stands in the order of its queue (rule F5)."""
+        return order_key(self.queues.by_id[job.queue], job)
 
     def class_key(self, job: Job) -> ClassKey:
         """Which pending jobs fit or do not fit together with it."""
-        spec = job.spec
-        cluster = spec.cluster_selector[0][1] if spec.cluster_selector else ""
-        return (job.queue, job.gang.shape, cluster, job.suspects, spec.id if spec.id in self.holds else "")
+        return class_key(self.queues.by_id[job.queue], job, held=job.spec.id in self.holds)
 
     def is_pending(self, job: Job) -> bool:
         """Whether the cycle may start it: queued and not in backoff."""

@@ -58,9 +58,14 @@ class CommandRefused(Transition, tag="CommandRefused", frozen=True):
 
 
 class CyclePaused(Transition, tag="CyclePaused", frozen=True):
-    """The scheduling cycle ran out of work units; it goes on after this order key. None: the cycle ended."""
+    """The scheduling cycle ended; or, `paused`, it ran out of work units and goes on without the classes of `blocked`.
+
+    `after` is how older ledgers said that it was paused.
+    """
 
     after: tuple[int, int, str] | None = None
+    paused: bool = False
+    blocked: tuple[str, ...] = ()  # jobs: the one that was looked at of each class, elastic ones that could not grow
 
 
 # --- nodes ----------------------------------------------------------------------------------------------------------
@@ -158,6 +163,7 @@ class JobShrunk(Transition, tag="JobShrunk", frozen=True):
     reason: str = "Shrunk"
     message: str = ""
     suspects: tuple[int, ...] = ()  # nodes that this job avoids from now on
+    not_before_ms: int = 0  # it does not grow before
 
 
 class PodsChanged(Transition, tag="PodsChanged", frozen=True):
