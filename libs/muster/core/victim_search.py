@@ -134,13 +134,13 @@ class Search:
 
     def _relieve(self, tally: _Tally, over: Over) -> bool:
         """Take one more that uses the resource below the limited queue."""
-        for pick in self._in_order(over):
+        for pick in self._in_order(tally, over):
             if self.permits(tally, pick):
                 self.take(tally, pick)
                 return True
         return False
 
-    def _in_order(self, over: Over) -> Iterator[Pick]:
+    def _in_order(self, tally: _Tally, over: Over) -> Iterator[Pick]:
         ranking, table = self._ranking, self._ranking.table
         column = self._state.nodes.columns.get(over.resource)
         if column is None:
@@ -153,17 +153,19 @@ class Search:
         facts = table.facts
         keys = (facts[lines, IDENT], -facts[lines, SUBMIT], ranking.lost[lines, parts], ranking.grade[lines, parts])
         for at in np.lexsort(keys):
-            yield from ((pick,) if (pick := self.pick(int(lines[at]), int(parts[at]), None)) else ())
+            pick = self.pick(int(lines[at]), int(parts[at]), None, tally)
+            if pick is not None:
+                yield pick
 
     # --- picks ------------------------------------------------------------------------------------------------------
 
-    def pick(self, line: int, part: int, node: int | None, tally: _Tally | None = None) -> Pick | None:
+    def pick(self, line: int, part: int, node: int | None, tally: _Tally) -> Pick | None:
         """What can be taken of a job next, on this node or anywhere."""
         ranking = self._ranking
         job = self._state.jobs[ranking.table.jobs[line]]
         grade, lost = int(ranking.grade[line, part]), int(ranking.lost[line, part])
-        taken = tally.taken.get(job.spec.id, {}) if tally is not None else {}
-        if tally is not None and job.spec.id in tally.whole:
+        taken = tally.taken.get(job.spec.id, {})
+        if job.spec.id in tally.whole:
             return None
         if part == CORE:
             left = tuple(p for p in staying(job) if p not in taken)
