@@ -65,6 +65,11 @@ class PendingClass:
     def first(self) -> OrderKey:
         return self.keys[self.head]
 
+    def holds(self, key: OrderKey) -> bool:
+        """Whether this job is in the class."""
+        index = bisect_left(self.keys, key, lo=self.head)
+        return index < len(self.keys) and self.keys[index] == key
+
     def count_before(self, key: OrderKey) -> int:
         return bisect_left(self.keys, key, lo=self.head) - self.head
 

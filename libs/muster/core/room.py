@@ -8,14 +8,15 @@ the entitlement itself                    who cannot be reclaimed from (P4)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from muster.core.draft import Draft
 from muster.core.holds import Kepts
 from muster.core.jobs import Job
 from muster.core.lending import withheld
-from muster.core.members import Key, allowances, exceeded
+from muster.core.members import Exceeded, Key, allowances, exceeded
+from muster.core.model import Amounts
 from muster.core.order import protected
 from muster.core.potential import entitled
 from muster.core.queues import Queue, Usage, over_limit
@@ -80,27 +81,33 @@ class Room:
         queue = self._draft.tree.by_id[job.queue]
         if queue.limits and over_limit(queue, need, self._draft.usage, self.held) is not None:
             return False
-        if queue.tracked and not self._members_allow(queue, job, need, starts=starts):
+        if queue.tracked and any(self.over_allowance(job, need, starts=starts)):
             return False
-        if protected(job) and not self._within_entitlement(queue, need):
+        if protected(job) and self.above_entitlement(queue, need):
             return False
-        return entitled or not self._draft.tree.lending or self._leaves_withheld(need)
+        return entitled or not any(self.kept_by_lenders(need))
 
-    def _members_allow(self, queue: Queue, job: Job, need: Mapping[str, int], *, starts: bool) -> bool:
-        for above in queue.tracked:
+    def over_allowance(
+        self, job: Job, need: Mapping[str, int], *, starts: bool = True
+    ) -> Iterator[tuple[Queue, Exceeded]]:
+        """What the job's namespace or user would exceed on the path (rule Q1)."""
+        for above in self._draft.tree.by_id[job.queue].tracked:
             for key, allowance in allowances(above.spec, job.spec):
-                if exceeded(key, allowance, self._draft.usages.member(above, key), need, starts=starts) is not None:
-                    return False
-        return True
+                over = exceeded(key, allowance, self._draft.usages.member(above, key), need, starts=starts)
+                if over is not None:
+                    yield above, over
 
-    def _within_entitlement(self, queue: Queue, need: Mapping[str, int]) -> bool:
-        """Rule P4: what nobody can reclaim must not be borrowed."""
+    def above_entitlement(self, queue: Queue, need: Mapping[str, int]) -> Amounts:
+        """By how much the job would take its queue past E. Rule P4: what nobody can reclaim must not be borrowed."""
         own, used = self.entitled_of(queue), self._draft.usages.committed(queue)
-        return all(used.get(r, 0) + amount <= own.get(r, 0) for r, amount in need.items() if amount and r != PODS)
+        above = ((r, used.get(r, 0) + amount - own.get(r, 0)) for r, amount in need.items() if amount and r != PODS)
+        return tuple((resource, amount) for resource, amount in above if amount > 0)
 
-    def _leaves_withheld(self, need: Mapping[str, int]) -> bool:
-        """Whether a borrower leaves alone what lenders keep back of their unused guarantees."""
+    def kept_by_lenders(self, need: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
+        """(resource, how much is missing, how much is withheld) where a borrower would take what lenders keep back."""
         draft = self._draft
+        if not draft.tree.lending:
+            return
         if self._withheld is None or self._capacity is None:
             self._capacity = dict(draft.state.nodes.capacity())
             self._withheld = withheld(draft.tree, self._capacity)
@@ -108,9 +115,9 @@ class Room:
         for resource, kept in self._withheld.items():
             if kept and need.get(resource):
                 used = sum(draft.usages.committed(root).get(resource, 0) for root in roots)
-                if used + need[resource] + kept > self._capacity.get(resource, 0):
-                    return False
-        return True
+                missing = used + need[resource] + kept - self._capacity.get(resource, 0)
+                if missing > 0:
+                    yield resource, missing, kept
 
     # --- holds ------------------------------------------------------------------------------------------------------
 

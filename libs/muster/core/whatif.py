@@ -11,7 +11,7 @@ Called by readers on a follower, never by the leader. Work is bounded, so a ques
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -25,7 +25,7 @@ from muster.core.errors import Code, Rejected
 from muster.core.explain import Explanation, explain
 from muster.core.jobs import Job
 from muster.core.model import Amounts, GroupPlacement, JobSpec
-from muster.core.preemption import Plan, plan_preemption
+from muster.core.preemption import Plan, Planner
 from muster.core.queue_changes import Difference, change_queues, differences
 from muster.core.queues import Queue, QueueTree
 from muster.core.resources import amounts, total
@@ -116,28 +116,48 @@ def _waits(state: CellState, job: Job) -> JobForecast:
     thought = copy.copy(state)  # shares everything but the table of jobs
     thought.jobs = {**state.jobs, job.id: job}
     explanation = explain(thought, job.id)
-    plan: Plan | None = None
-    if all(blocker.kind in PLANNABLE for blocker in explanation.blockers):
-        plan = plan_preemption(thought, job.id)
-    if plan is None:
-        return JobForecast(f"would wait: {explanation.summary}", False, (), (), explanation)
-    victims = tuple(_displaced(state, plan))
-    where = tuple(_places(state, job.spec, plan.placement))
-    summary = f"would start {_on(where)} after {len(victims)} running jobs are preempted"
+    if any(blocker.kind not in PLANNABLE for blocker in explanation.blockers):
+        return JobForecast(f"would wait: {_reason(explanation)}", False, (), (), explanation)
+    answer = Planner(thought).plan(job.id)
+    if answer.plan is None:
+        summary = f"would wait: {_reason(explanation)}; would not preempt: {answer.reason}"
+        return JobForecast(summary, False, (), (), explanation)
+    victims = tuple(_displaced(state, answer.plan))
+    where = tuple(_places(state, job.spec, answer.plan.placement))
+    summary = f"would start {_on(where)} once {_leaving(victims)} made room"
     return JobForecast(summary, False, where, victims, explanation)
+
+
+def _reason(explanation: Explanation) -> str:
+    return explanation.blockers[0].message if explanation.blockers else "others are looked at before it"
+
+
+def _leaving(victims: Sequence[Displaced]) -> str:
+    whole = sum(not victim.replicas for victim in victims)
+    replicas = sum(victim.replicas for victim in victims)
+    parts = [f"{whole} running {'job' if whole == 1 else 'jobs'}"] if whole else []
+    parts += [f"{replicas} elastic {'replica' if replicas == 1 else 'replicas'}"] if replicas else []
+    return " and ".join(parts) + (" has" if whole + replicas == 1 else " have")
 
 
 def _displaced(state: CellState, plan: Plan) -> Iterator[Displaced]:
     for victim, _ in plan.victims:
         job = state.jobs[victim]
-        path = state.queues.path(job.queue)
-        yield Displaced(job.id, job.spec.name, path, job.spec.priority, 0, work_of(job, state.now_ms))
+        yield _victim(state, job, 0, job.gang.of_groups(job.placement))
+    for victim, _, positions in plan.shrinks:
+        job = state.jobs[victim]
+        yield _victim(state, job, len(positions), job.gang.of_positions(positions))
 
 
-def work_of(job: Job, now_ms: int) -> tuple[tuple[str, int], ...]:
-    """What the job has done since it runs, in resource-milliseconds."""
+def _victim(state: CellState, job: Job, replicas: int, amounts: Amounts) -> Displaced:
+    path, lost = state.queues.path(job.queue), _work(job, amounts, state.now_ms)
+    return Displaced(job.id, job.spec.name, path, job.spec.priority, replicas, lost)
+
+
+def _work(job: Job, amounts: Amounts, now_ms: int) -> tuple[tuple[str, int], ...]:
+    """What so much of the job has done since it runs, in resource-milliseconds."""
     ran_ms = now_ms - job.started_ms if job.started_ms else 0
-    return tuple((r, amount * ran_ms) for r, amount in job.gang.of_groups(job.placement)) if ran_ms else ()
+    return tuple((resource, amount * ran_ms) for resource, amount in amounts) if ran_ms else ()
 
 
 def _places(state: CellState, spec: JobSpec, placement: tuple[GroupPlacement, ...]) -> Iterator[PlacedOn]:
@@ -198,7 +218,8 @@ def _reclaimable(
             usage: Totals = {}
             work: Totals = {}
             for job in jobs:
-                for sums, more in ((usage, job.gang.of_groups(job.placement)), (work, work_of(job, now_ms))):
+                held = job.gang.of_groups(job.placement)
+                for sums, more in ((usage, held), (work, _work(job, held, now_ms))):
                     for resource, amount in more:
                         sums[resource] = sums.get(resource, 0) + amount
             first = tuple(job.id for job in jobs[:RECLAIMABLE_SHOWN])
