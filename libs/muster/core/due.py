@@ -7,7 +7,7 @@ timers itself, in `housekeeping`.
 
 from __future__ import annotations
 
-from muster.core.jobs import RUNNING_STATES, may_grow
+from muster.core.jobs import RUNNING_STATES, late_positions, may_grow
 from muster.core.limits import START_TIMEOUT_MS
 from muster.core.model import JobState
 from muster.core.state import CellState
@@ -48,7 +48,10 @@ def timer_is_spent(state: CellState, entry: TimerEntry) -> bool:
     if what == Due.BACKOFF_OVER:
         return job.state is not JobState.QUEUED
     if what == Due.GROWN:
-        return job.state not in RUNNING_STATES or job.grown_ms + START_TIMEOUT_MS != due_ms
+        if job.state not in RUNNING_STATES or job.grown_ms + START_TIMEOUT_MS != due_ms:
+            return True
+        waiting = job.phases.count(0) + job.phases.count(1)
+        return not waiting or bool(job.leaving and not late_positions(job))
     if what == Due.GROW_AGAIN:
         return job.state not in RUNNING_STATES or job.grow_after_ms != due_ms
     return job.state not in RUNNING_STATES

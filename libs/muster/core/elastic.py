@@ -29,9 +29,13 @@ def can_do_without(job: Job, positions: Sequence[int]) -> bool:
     return all(job.spare_count(group) >= lost.get(group, 0) for group in range(len(job.gang.tasks)))
 
 
+def suspects_of(job: Job, positions: Sequence[int]) -> tuple[int, ...]:
+    """The nodes of these pods, ascending."""
+    return tuple(sorted({node_of(job, position) for position in positions} - {-1}))
+
+
 def shrink(draft: Draft, job: Job, positions: Sequence[int], reason: Reason, message: str) -> Job:
     """These pods leave for nobody's sake, or have left."""
-    suspects = {node_of(job, position) for position in positions} if reason in SUSPICIOUS else set()
     times = max(job.attempt_of(position) for position in positions)
     shrunk = tr.JobShrunk(
         job=job.id,
@@ -39,7 +43,7 @@ def shrink(draft: Draft, job: Job, positions: Sequence[int], reason: Reason, mes
         pods=tuple(sorted(positions)),
         reason=reason,
         message=message,
-        suspects=tuple(sorted(suspects - {-1})),
+        suspects=suspects_of(job, positions) if reason in SUSPICIOUS else (),
         not_before_ms=draft.now_ms + backoff_ms(reason, times),
     )
     return draft.change(job, shrunk)

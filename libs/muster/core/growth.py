@@ -27,7 +27,7 @@ class Growth:
         self._draft = draft
         self._jobs = dict.fromkeys(draft.state.pending.growers(full=full))
         for job_id, job in draft.changed.items():
-            if job.gang.minimum_tasks is not None:
+            if job.gang.minimum_tasks is not None and may_grow(job, draft.now_ms):
                 self._jobs[job_id] = None
         self._full: dict[tuple[str, int], None] = {}  # (job, group) that cannot grow in this pass
         self._added: dict[str, dict[int, list[tuple[int, bytes]]]] = {}  # job -> group -> (node, devices)

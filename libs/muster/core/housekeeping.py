@@ -12,8 +12,8 @@ from typing import Final
 from muster.core import transitions as tr
 from muster.core.draft import Draft
 from muster.core.due import start_is_spent, timer_is_spent
-from muster.core.elastic import can_do_without, shrink
-from muster.core.jobs import GONE, RUNNING, RUNNING_STATES, Job, is_over, live_positions, node_of
+from muster.core.elastic import can_do_without, shrink, suspects_of
+from muster.core.jobs import GONE, RUNNING_STATES, Job, late_positions, live_positions
 from muster.core.limits import (
     FINISHED_JOBS_MAX,
     FINISHED_TTL_MS,
@@ -92,11 +92,13 @@ def _late_replicas(draft: Draft, job: Job | None, epoch: int) -> Iterator[None]:
     """Rule L3 for replicas that were added to a running job: those that did not start leave again."""
     if job is None or job.epoch != epoch or job.state is not JobState.RUNNING:
         return
-    late = [p for p, phase in enumerate(job.phases) if phase < RUNNING and p not in job.leaving]
+    late = late_positions(job)
+    message = f"{len(late)} pods did not start in {START_TIMEOUT_MS // 1000} s"
     if late and can_do_without(job, late):
-        message = f"{len(late)} pods did not start in {START_TIMEOUT_MS // 1000} s"
         shrink(draft, job, late, Reason.START_TIMEOUT, message)
-        yield
+    elif late:
+        requeue(draft, job, Reason.START_TIMEOUT, message, suspects_of(job, late))
+    yield
 
 
 def _start_timeouts(draft: Draft) -> Iterator[None]:
@@ -109,8 +111,8 @@ def _start_timeouts(draft: Draft) -> Iterator[None]:
             continue
         if job.epoch != epoch or job.state not in (JobState.PLACED, JobState.STARTING):
             continue
-        late = [p for p, phase in enumerate(job.phases) if phase != RUNNING and not is_over(phase)]
-        suspects = tuple(sorted({node_of(job, position) for position in late} - {-1}))
+        late = late_positions(job)
+        suspects = suspects_of(job, late)
         message = f"{len(late)} of {len(job.phases) - job.unplaced} pods did not start in {START_TIMEOUT_MS // 1000} s"
         requeue(draft, job, Reason.START_TIMEOUT, message, suspects)
         yield

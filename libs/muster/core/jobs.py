@@ -160,6 +160,11 @@ def may_grow(job: Job, now_ms: int) -> bool:
     )
 
 
+def late_positions(job: Job) -> list[int]:
+    """Positions that should run and do not yet."""
+    return [p for p, phase in enumerate(job.phases) if phase < RUNNING and p not in job.leaving]
+
+
 def is_over(phase: int) -> bool:
     """Whether a pod in this phase has stopped for good, so that it holds nothing any more (rule L5)."""
     return phase >= SUCCEEDED

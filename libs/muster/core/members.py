@@ -8,14 +8,14 @@ usage is charged usage. What a transaction in the making adds is kept beside (`S
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from muster.core import resources
-from muster.core.model import Allowance, Amounts, JobSpec, QueueSpec
+from muster.core.model import Allowance, JobSpec, QueueSpec
 
 Key = tuple[str, str]  # (NAMESPACE or USER, name)
-NAMESPACE = "NAMESPACE"
-USER = "USER"
+NAMESPACE: Final = "NAMESPACE"
+USER: Final = "USER"
 
 
 class Member:
@@ -112,13 +112,4 @@ def exceeded(
         asked, used = need.get(resource, 0), member.usage.get(resource, 0)
         if asked and used + asked > most:
             return Exceeded(key, resource, used, asked, most)
-    return None
-
-
-def most_amounts(allowance: Allowance, need: Amounts) -> tuple[str, int, int] | None:
-    """A resource of which one job asks more than the allowance ever gives: (resource, asked, most)."""
-    asked = dict(need)
-    for resource, most in allowance.resources:
-        if asked.get(resource, 0) > most:
-            return resource, asked[resource], most
     return None

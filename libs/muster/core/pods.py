@@ -16,8 +16,8 @@ from muster.core import commands
 from muster.core import transitions as tr
 from muster.core.backoff import backoff_ms
 from muster.core.draft import Draft
-from muster.core.elastic import can_do_without, shrink
-from muster.core.jobs import FAILED, GONE, Job, is_over, node_of
+from muster.core.elastic import can_do_without, shrink, suspects_of
+from muster.core.jobs import FAILED, GONE, Job, is_over
 from muster.core.limits import MESSAGE_CHARS_MAX
 from muster.core.model import JobState, PodChange, Reason
 
@@ -140,8 +140,7 @@ def reject(draft: Draft, job: Job, positions: list[int], why: str) -> None:
     if can_do_without(job, positions):
         shrink(draft, job, positions, Reason.PLACEMENT_REJECTED, why)
         return
-    suspects = tuple(sorted({node_of(job, position) for position in positions} - {-1}))
-    requeue(draft, job, Reason.PLACEMENT_REJECTED, why, suspects)
+    requeue(draft, job, Reason.PLACEMENT_REJECTED, why, suspects_of(job, positions))
 
 
 def placement_rejected(draft: Draft, fact: commands.PlacementRejected) -> None:
