@@ -29,8 +29,9 @@ from muster.core.queues import Over, Queue, Usage, over_limit
 from muster.core.rows import Demand, Row, charge_row
 from muster.core.shapes import Shape, cache_of
 from muster.core.state import CellState
-from muster.core.victims import CORE, ELASTIC, IDENT, SUBMIT, BoolArray, Int64Array, Ranking, spare_of
+from muster.core.victims import CORE, ELASTIC, BoolArray, Int64Array, Ranking, spare_of
 
+RANK_BITS: Final = 32
 FREE: Final = (-1, 0)  # the cost of a node that has room already
 
 Cost = tuple[int, int]  # (worst grade, lost work)
@@ -150,9 +151,7 @@ class Search:
         below = np.array([leaf in inside for leaf in table.leaves], np.bool_)[table.facts[:count, 0]]
         uses = np.stack([table.spare[:count, column] > 0, table.total[:count, column] > 0], axis=1)
         lines, parts = np.nonzero(ranking.allowed & uses & below[:, None])
-        facts = table.facts
-        keys = (facts[lines, IDENT], -facts[lines, SUBMIT], ranking.lost[lines, parts], ranking.grade[lines, parts])
-        for at in np.lexsort(keys):
+        for at in np.argsort(ranking.ranks()[lines, parts]):
             pick = self.pick(int(lines[at]), int(parts[at]), None, tally)
             if pick is not None:
                 yield pick
@@ -232,6 +231,10 @@ class Search:
         return self._nodes
 
     @property
+    def clusters(self) -> Int64Array:
+        return self._ranking.table.clusters
+
+    @property
     def touched(self) -> list[int]:
         return self._overlay.touched()
 
@@ -255,8 +258,7 @@ class _ByNode:
         at, parts = np.nonzero(used)
         lines, nodes = pieces[at, 0], pieces[at, 1]
         grade, lost = ranking.grade[lines, parts], ranking.lost[lines, parts]
-        facts = table.facts
-        order = np.lexsort((facts[lines, IDENT], -facts[lines, SUBMIT], lost, grade, nodes))
+        order = np.argsort((nodes << RANK_BITS) + ranking.ranks()[lines, parts], kind="stable")
         self.node: Int64Array = nodes[order]
         self.line: Int64Array = lines[order]
         self.part: Int64Array = parts[order].astype(np.int64)
@@ -364,7 +366,7 @@ class _Attempt:
         for n, row in self._rows.items():
             free[n] = row.free
         usable = np.frombuffer(bytes(shape.eligibility.synced(table).usable), np.uint8).astype(np.bool_)
-        usable &= np.fromiter((facts.cluster == self._cluster for facts in table.facts), np.bool_, len(table))
+        usable &= search.clusters == self._cluster
         usable[[n for n in search.suspects if n < len(usable)]] = False
         return search.nodes.costs(free, usable, shape.demand)
 

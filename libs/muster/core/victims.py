@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from muster.core import layout
+from muster.core.gangs import GangShape
 from muster.core.jobs import Job
 from muster.core.limits import PREEMPTIONS_MAX, QUEUE_DEPTH_MAX
 from muster.core.nodes import NodeTable
@@ -54,6 +55,9 @@ class VictimTable:
         self.pieces: Int64Array = np.zeros((0, 2), np.int64)  # [piece] line, node
         self.piece_amounts: Int64Array = np.zeros((0, 2, 0), np.int64)  # [piece, ELASTIC or CORE, column]
         self.piece_count = 0
+        self.clusters: Int64Array = np.zeros(0, np.int64)  # [node] the number of its cluster
+        self._specs_seen = -1
+        self._rows: dict[GangShape, Int64Array] = {}  # by shape: what all of it uses, then each group's pod
         self._line_of: dict[str, int] = {}
         self._leaf_of: dict[str, int] = {}
         self._dead = 0
@@ -71,6 +75,10 @@ class VictimTable:
             for job_id in touched:
                 self._follow(state, job_id)
         self._cursor = potential.end
+        if self._specs_seen != state.nodes.spec_changes.end:
+            facts = state.nodes.facts
+            self.clusters = np.fromiter((node.cluster for node in facts), np.int64, len(facts))
+            self._specs_seen = state.nodes.spec_changes.end
         return self
 
     def line(self, job: str) -> int | None:
@@ -110,26 +118,50 @@ class VictimTable:
         facts = (leaf, job.spec.priority, job.submit_ms, since_ms(job), ident(job.spec.id), fixed, tired, 1)
         self.facts[line] = facts
         table, gang = state.nodes, job.gang
+        if gang.minimum_tasks is None and len(positions) == gang.pods:
+            self._add_plain(table, line, job)
+            return
         _fill(self.total[line], table, gang.of_positions(positions))
         spare = spare_of(job)
         _fill(self.spare[line], table, gang.of_counts({g: min(n, len(p)) for g, (n, p) in spare.items()}))
         for node, counts in _by_node(job, positions).items():
             elastic = {g: min(n, counts[g]) for g, (n, _) in spare.items() if g in counts}
             rest = {g: n - elastic.get(g, 0) for g, n in counts.items()}
-            self._add_piece(table, line, node, (gang.of_counts(elastic), gang.of_counts(rest)))
+            at = self._piece(line, node)
+            _fill(self.piece_amounts[at, ELASTIC], table, gang.of_counts(elastic))
+            _fill(self.piece_amounts[at, CORE], table, gang.of_counts(rest))
 
-    def _add_piece(
-        self, table: NodeTable, line: int, node: int, amounts: tuple[tuple[tuple[str, int], ...], ...]
-    ) -> None:
+    def _add_plain(self, table: NodeTable, line: int, job: Job) -> None:
+        """A job that is not elastic, with all its pods: most of them, and equal ones share the arithmetic."""
+        gang = job.gang
+        rows = self._rows.get(gang.shape)
+        if rows is None:
+            rows = self._rows[gang.shape] = np.zeros((len(gang.tasks) + 1, self._columns), np.int64)
+            _fill(rows[0], table, gang.full)
+            for group, amounts in enumerate(gang.per_pod):
+                _fill(rows[group + 1], table, amounts)
+        self.total[line] = rows[0]
+        if gang.pods == 1:
+            ((node, _),) = job.placement[0].runs
+            at = self._piece(line, node)
+            self.piece_amounts[at, CORE] = rows[0]
+            return
+        pieces: dict[int, int] = {}
+        for group, node, count, _ in layout.runs_of(job.placement):
+            if node not in pieces:
+                pieces[node] = self._piece(line, node)
+            self.piece_amounts[pieces[node], CORE] += rows[group + 1] * count
+
+    def _piece(self, line: int, node: int) -> int:
+        """A new piece; its index."""
         at = self.piece_count
         if at == len(self.pieces):
             more = max(LINES_MIN, at)
             self.pieces = _longer(self.pieces, more)
             self.piece_amounts = _longer(self.piece_amounts, more)
         self.pieces[at] = (line, node)
-        _fill(self.piece_amounts[at, ELASTIC], table, amounts[ELASTIC])
-        _fill(self.piece_amounts[at, CORE], table, amounts[CORE])
         self.piece_count += 1
+        return at
 
     def _room(self, line: int) -> None:
         if line == len(self.facts):
@@ -196,9 +228,22 @@ class Ranking:
         self.allowed: BoolArray = np.zeros((count, 2), np.bool_)
         self.grade: Int64Array = np.zeros((count, 2), np.int64)
         self.lost: Int64Array = np.zeros((count, 2), np.int64)
+        self._ranks: Int64Array | None = None
         self.again_at_ms = 0  # when the first who is kept only by min_runtime is kept no longer
         if count and len(table.leaves):
             self._judge(facts, self._may(facts), state.now_ms)
+
+    def ranks(self) -> Int64Array:
+        """The place of every allowed part in the order of rule P3."""
+        if self._ranks is None:
+            lines, parts = np.nonzero(self.allowed)
+            facts = self.table.facts
+            keys = (facts[lines, IDENT], -facts[lines, SUBMIT], self.lost[lines, parts], self.grade[lines, parts])
+            order = np.lexsort(keys)
+            ranks = np.zeros(self.allowed.shape, np.int64)
+            ranks[lines[order], parts[order]] = np.arange(len(order))
+            self._ranks = ranks
+        return self._ranks
 
     def _may(self, facts: Int64Array) -> BoolArray:
         """Rule P2, as far as it is a matter of queue and priority."""
@@ -248,7 +293,7 @@ class Ranking:
         self.allowed[:, CORE] = core & (until <= now_ms)
         waiting = until[core & (until > now_ms)]
         self.again_at_ms = int(waiting.min()) if len(waiting) else 0
-        own = self._own(facts)
+        own = self._own(facts, movable)
         away = self._distance()[facts[:, LEAF]]
         elapsed = np.maximum(now_ms - facts[:, SINCE], 0)
         for part, amounts in ((ELASTIC, spare), (CORE, table.total[: len(facts)])):
@@ -276,9 +321,11 @@ class Ranking:
             found.append(next((chain[q.id] for q in above if q.id in chain), QUEUE_DEPTH_MAX - 1))
         return np.array(found, np.int64)
 
-    def _own(self, facts: Int64Array) -> Int64Array:
+    def _own(self, facts: Int64Array, movable: BoolArray) -> Int64Array:
         """1 where the part is within the cumulated E of its queue, 0 where it is borrowed (rule P3)."""
-        alive = np.flatnonzero(facts[:, ALIVE] == 1)
+        concerned = np.zeros(len(self.table.leaves), np.bool_)
+        concerned[facts[movable, LEAF]] = True
+        alive = np.flatnonzero((facts[:, ALIVE] == 1) & concerned[facts[:, LEAF]])
         order = alive[
             np.lexsort((facts[alive, IDENT], facts[alive, SUBMIT], -facts[alive, PRIORITY], facts[alive, LEAF]))
         ]
