@@ -175,6 +175,7 @@ class PlacementRejected(Item, tag="PlacementRejected", frozen=True):
     pod: int
     code: str = ""
     message: str = ""
+    attempt: int = 0
 
 
 class Entitlement(Struct, array_like=True, frozen=True):

@@ -147,7 +147,9 @@ def placement_rejected(draft: Draft, fact: commands.PlacementRejected) -> None:
     job = draft.job(fact.job)
     if job is None or job.epoch != fact.epoch or not job.charged or job.state is JobState.STOPPING:
         return
-    if not 0 <= fact.pod < len(job.phases) or fact.pod in job.leaving:
+    if not 0 <= fact.pod < len(job.phases) or fact.attempt != job.attempt_of(fact.pod):
+        return
+    if fact.pod in job.leaving or is_over(job.phases[fact.pod]):
         return  # it is not wanted there any more
     why = f"{fact.code}: {fact.message}" if fact.code else fact.message
     reject(draft, job, [fact.pod], why[:MESSAGE_CHARS_MAX])
