@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from muster.core import layout, resources
 from muster.core.errors import InvariantBroken
+from muster.core.invariants_potential import check_usage
 from muster.core.jobs import GONE, Job, may_grow
 from muster.core.lifecycle import CHARGED, TERMINAL
 from muster.core.model import JobState
@@ -33,6 +34,7 @@ def check(state: CellState) -> None:
     _check_gangs(state)
     _check_holds(state)
     _check_accounts(state)
+    check_usage(state)
 
 
 class Before:

@@ -158,5 +158,33 @@ class Calm:
             raise InvariantBroken(f"I6: the plan for job {t.job} takes from another queue for nothing (P1)")
 
 
+def check_usage(state: CellState) -> None:
+    """The potential's books are the sum of what is placed and stays, and of what holders hold."""
+    usage: dict[tuple[str, int], Counter[str]] = {}
+    leaving = []
+    for job in state.jobs.values():
+        hold = state.holds.get(job.id)
+        for pod in layout.each_pod(job.spec.tasks, hold.placement if hold is not None else job.placement):
+            phase = job.phases[pod.position] if hold is None else 0
+            stays = hold is not None or (job.state in RUNNING and pod.position not in job.leaving)
+            if phase not in OVER and stays:
+                used = usage.setdefault((job.queue, job.spec.priority), Counter())
+                used["pods"] += 1
+                for resource, amount in job.spec.tasks[pod.group].requests:
+                    used[resource] += amount
+        stopping = job.state is JobState.STOPPING and any(phase not in OVER for phase in job.phases)
+        if stopping or job.leaving:
+            leaving.append(job.id)
+    have = {
+        (queue, priority): Counter(amounts)
+        for queue, by_priority in state.potential.usage.items()
+        for priority, amounts in by_priority.items()
+    }
+    if have != usage:
+        raise InvariantBroken(f"I6: the potential counts {have}, not {usage}")
+    if sorted(state.potential.leaving) != sorted(leaving):
+        raise InvariantBroken(f"I6: {sorted(state.potential.leaving)} are said to leave, not {sorted(leaving)}")
+
+
 def _in_order(replicas: dict[tuple[int, int, str], int]) -> list[int]:
     return [replicas[key] for key in sorted(replicas)]
