@@ -6,13 +6,13 @@ not jobs. Called by readers: the API's queue lists and shares, explanations, and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
 from muster.core import resources
 from muster.core.gangs import Gang
-from muster.core.jobs import Job
 from muster.core.model import Amounts, JobState
 from muster.core.potential import entitled
 from muster.core.queues import Queue, QueueTree
@@ -121,11 +121,8 @@ def _pending(state: CellState) -> Iterator[tuple[str, Gang, int]]:
 # --- demand ---------------------------------------------------------------------------------------------------------
 
 
-def demand(state: CellState, tree: QueueTree | None = None) -> Flows:
-    """What each leaf asks for: pending and running requests, elastic jobs at their maximum (rule F1).
-
-    Queues of the `tree` (None: the state's) that start nothing ask only for what they use.
-    """
+def demand(state: CellState) -> Flows:
+    """What each leaf asks for: pending and running requests, elastic jobs at their maximum (rule F1)."""
     sums: dict[str, dict[tuple[str, ...], Totals]] = {}
 
     def add(leaf: str, gang: Gang, count: int) -> None:
@@ -138,53 +135,31 @@ def demand(state: CellState, tree: QueueTree | None = None) -> Flows:
         add(leaf, gang, count)
     for leaf, gang, count in _placed(state):
         add(leaf, gang, count)
-    for queue in (tree or state.queues).subtree():
-        if not queue.starts_jobs and queue.id in state.queues:
-            used = state.queues.get(queue.id).usage
-            sums[queue.id] = {tuple(sorted(used)): dict(used)} if used and not queue.children else {}
     return {leaf: tuple(resources.amounts(totals) for totals in flows.values()) for leaf, flows in sums.items()}
+
+
+def startable(state: CellState, tree: QueueTree, flows: Flows) -> Flows:
+    """The demand with the queues of `tree` that start nothing asking only for what they use (rule F1)."""
+    found = dict(flows)
+    for queue in tree.subtree():
+        if not queue.starts_jobs:
+            known = state.queues.by_id.get(queue.id)
+            used = resources.amounts(known.usage) if known is not None and not queue.children else ()
+            found[queue.id] = (used,) if used else ()
+    return {leaf: asked for leaf, asked in found.items() if asked}
 
 
 def _placed(state: CellState) -> Iterator[tuple[str, Gang, int]]:
     """(leaf, gang, jobs) of what is charged."""
-    stopping = 0
-    waiting = _waiting(state)
+    jobs, placed = state.jobs, 0
     for queue in state.queues.subtree():
-        if queue.children:
-            continue
-        counts: dict[int, int] = {}
-        gangs: dict[int, Gang] = {}
-        for job_id in queue.running:
-            gang = state.jobs[job_id].gang
-            counts[id(gang)] = counts.get(id(gang), 0) + 1
-            gangs[id(gang)] = gang
-        for key, gang in gangs.items():
-            yield queue.id, gang, counts[key]
-        stopping += queue.jobs - waiting[queue.id].pending - len(queue.running)
-    if stopping > 0:
-        for job in state.jobs.values():
+        if queue.running:
+            for gang, count in Counter([jobs[job_id].gang for job_id in queue.running]).items():
+                yield queue.id, gang, count
+            placed += len(queue.running)
+    live = sum(queue.jobs for queue in state.queues.subtree())
+    waiting = sum(count for _, _, count in _pending(state))
+    if live > placed + waiting:  # some are stopping, which no index has
+        for job in jobs.values():
             if job.state is JobState.STOPPING:
                 yield job.queue, job.gang, 1
-
-
-# --- what may be reclaimed ------------------------------------------------------------------------------------------
-
-
-def borrowed_jobs(state: CellState, leaf: Queue, deserved: Mapping[str, int]) -> list[Job]:
-    """The running jobs of a leaf that are past its entitlement, in the order of rule P3: by priority, then age."""
-    if all(
-        amount <= deserved.get(resource, 0) for resource, amount in leaf.usage.items() if resource != resources.PODS
-    ):
-        return []
-    jobs = [state.jobs[job_id] for job_id in leaf.running]
-    jobs.sort(key=lambda job: (-job.spec.priority, job.submit_ms, job.id))
-    used: Totals = {}
-    borrowed: list[Job] = []
-    for job in jobs:
-        past = False
-        for resource, amount in job.gang.of_groups(job.placement) if job.unplaced else job.gang.full:
-            used[resource] = used.get(resource, 0) + amount
-            past = past or (resource != resources.PODS and used[resource] > deserved.get(resource, 0))
-        if past:
-            borrowed.append(job)
-    return borrowed

@@ -11,13 +11,14 @@ Called by readers on a follower, never by the leader. Work is bounded, so a ques
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from muster.core import commands, layout
 from muster.core import transitions as tr
+from muster.core.borrowing import Borrowing, Newly
 from muster.core.decide import decide
 from muster.core.draft import Draft
 from muster.core.entitlements import entitlements
@@ -27,13 +28,12 @@ from muster.core.jobs import Job
 from muster.core.model import Amounts, GroupPlacement, JobSpec
 from muster.core.preemption import Plan, Planner
 from muster.core.queue_changes import Difference, change_queues, differences
-from muster.core.queues import Queue, QueueTree
-from muster.core.resources import amounts, total
-from muster.core.standing import Totals, borrowed_jobs, demand
+from muster.core.queues import QueueTree
+from muster.core.resources import total
+from muster.core.standing import Flows, demand, startable
 from muster.core.state import CellState
 
 WORK_MAX: Final = 300  # work units of the decision that is asked for
-RECLAIMABLE_SHOWN: Final = 20  # jobs that are named, of each queue
 PLANNABLE: Final = frozenset({"capacity", "device", "hold"})  # blockers that somebody's leaving may remove
 
 
@@ -67,22 +67,12 @@ class JobForecast(Struct, frozen=True):
     explanation: Explanation | None
 
 
-class Reclaimable(Struct, frozen=True):
-    """Running jobs of a queue that others could take back."""
-
-    queue: str
-    jobs: int
-    first: tuple[str, ...]
-    usage: Amounts
-    work: tuple[tuple[str, int], ...]  # done so far, resource-milliseconds
-
-
 class TreeForecast(Struct, frozen=True):
     """What a change of the tree would do."""
 
     changes: tuple[Difference, ...]
     entitlements: tuple[tuple[str, Amounts, Amounts], ...]  # path, before, after
-    reclaimable: tuple[Reclaimable, ...]
+    reclaimable: tuple[Newly, ...]  # jobs that others could take back then and cannot now
 
 
 # --- a job ----------------------------------------------------------------------------------------------------------
@@ -179,7 +169,8 @@ def _on(where: tuple[PlacedOn, ...]) -> str:
 def forecast_queues(state: CellState, changes: commands.ChangeQueues, now_ms: int) -> TreeForecast:
     """What the changes would do. Raises Rejected as the command would be."""
     before, after = state.queues, changed_tree(state, changes, now_ms)
-    deserved = _entitlements(state, before), _entitlements(state, after)
+    flows = demand(state)
+    deserved = _entitlements(state, before, flows), _entitlements(state, after, flows)
     changed = [
         (queue.path, deserved[0].get(queue.id, ()), deserved[1].get(queue.id, ()))
         for queue in after.subtree()
@@ -188,7 +179,7 @@ def forecast_queues(state: CellState, changes: commands.ChangeQueues, now_ms: in
     return TreeForecast(
         changes=differences(before, after),
         entitlements=tuple(changed),
-        reclaimable=tuple(_reclaimable(state, after, *deserved, state.now_ms)),
+        reclaimable=tuple(Borrowing(state).newly_past(*deserved)),
     )
 
 
@@ -199,33 +190,6 @@ def changed_tree(state: CellState, changes: commands.ChangeQueues, now_ms: int) 
     return draft.tree
 
 
-def _entitlements(state: CellState, tree: QueueTree) -> dict[str, Amounts]:
-    asked = {leaf: total(flows) for leaf, flows in demand(state, tree).items()}
+def _entitlements(state: CellState, tree: QueueTree, flows: Flows) -> dict[str, Amounts]:
+    asked = {leaf: total(demands) for leaf, demands in startable(state, tree, flows).items()}
     return entitlements(tree, asked, state.nodes.capacity())
-
-
-def _reclaimable(
-    state: CellState, tree: QueueTree, before: Mapping[str, Amounts], after: Mapping[str, Amounts], now_ms: int
-) -> Iterator[Reclaimable]:
-    """Of every leaf, the jobs that are past its entitlement only after the change."""
-    for leaf in tree.subtree():
-        running = state.queues.by_id.get(leaf.id)
-        if running is None or leaf.children or before.get(leaf.id) == after.get(leaf.id):
-            continue
-        known = {job.id for job in _takeable(state, running, before)}
-        jobs = [job for job in _takeable(state, running, after) if job.id not in known]
-        if jobs:
-            usage: Totals = {}
-            work: Totals = {}
-            for job in jobs:
-                held = job.gang.of_groups(job.placement)
-                for sums, more in ((usage, held), (work, _work(job, held, now_ms))):
-                    for resource, amount in more:
-                        sums[resource] = sums.get(resource, 0) + amount
-            first = tuple(job.id for job in jobs[:RECLAIMABLE_SHOWN])
-            yield Reclaimable(leaf.path, len(jobs), first, amounts(usage), tuple(sorted(work.items())))
-
-
-def _takeable(state: CellState, leaf: Queue, deserved: Mapping[str, Amounts]) -> list[Job]:
-    jobs = borrowed_jobs(state, leaf, dict(deserved.get(leaf.id, ())))
-    return [job for job in jobs if job.spec.preemptible]

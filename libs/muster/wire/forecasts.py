@@ -7,9 +7,11 @@ from typing import Final
 
 from muster.api.v1 import query_pb2, queue_pb2
 from muster.core import resources
+from muster.core.borrowing import Newly
 from muster.core.model import Allowance, Amounts
 from muster.core.queue_changes import Difference
-from muster.core.whatif import Displaced, JobForecast, Reclaimable, TreeForecast
+from muster.core.queues import QueueTree
+from muster.core.whatif import Displaced, JobForecast, TreeForecast
 from muster.wire import explanations, quantities
 
 HOUR_MS: Final = 3600 * 1000
@@ -63,19 +65,19 @@ def changes_to_proto(changes: Iterable[Difference]) -> list[queue_pb2.QueueChang
     ]
 
 
-def tree_to_proto(forecast: TreeForecast) -> queue_pb2.TreeForecast:
+def tree_to_proto(forecast: TreeForecast, tree: QueueTree) -> queue_pb2.TreeForecast:
     return queue_pb2.TreeForecast(
         entitlements=[
             queue_pb2.EntitlementChange(queue=path, before=_quantities(before), after=_quantities(after))
             for path, before, after in forecast.entitlements
         ],
-        reclaimable=[_reclaimable(found) for found in forecast.reclaimable],
+        reclaimable=[_reclaimable(found, tree) for found in forecast.reclaimable],
     )
 
 
-def _reclaimable(found: Reclaimable) -> queue_pb2.Reclaimable:
+def _reclaimable(found: Newly, tree: QueueTree) -> queue_pb2.Reclaimable:
     return queue_pb2.Reclaimable(
-        queue=found.queue,
+        queue=tree.path(found.leaf),
         jobs=found.jobs,
         job_ids=found.first,
         usage=_quantities(found.usage),

@@ -41,7 +41,8 @@ class Forecaster:
         """Raises Rejected as the change would."""
         forecast = forecast_queues(self._cell.state, self.command_of(request), self._now_ms())
         return queue_pb2.ApplyQueuesResponse(
-            changes=forecasts.changes_to_proto(forecast.changes), forecast=forecasts.tree_to_proto(forecast)
+            changes=forecasts.changes_to_proto(forecast.changes),
+            forecast=forecasts.tree_to_proto(forecast, self._cell.state.queues),
         )
 
     def command_of(self, request: queue_pb2.ApplyQueuesRequest) -> ChangeQueues:
