@@ -11,10 +11,11 @@ from typing import Final
 
 from muster.core import transitions as tr
 from muster.core.jobs import Job
-from muster.core.limits import PREEMPTIONS_REQUESTED_MAX
+from muster.core.limits import PREEMPTION_RETRY_MAX_MS, PREEMPTIONS_REQUESTED_MAX
 from muster.core.state import Ask, CellState, Hold
 from muster.core.timers import Due
 
+TRIES_KEPT: Final = 6  # as if it had been asked so often: the pause stays long
 REPEAT: Final = -1  # as Ask.changes: whatever has changed or not
 
 
@@ -74,3 +75,7 @@ def hold_released(state: CellState, t: tr.HoldReleased) -> None:
     unhold(state, job)
     state.pending.add(state.class_key(job), state.order_key(job))
     state.loosened()
+    # The plan came to nothing: the next one is asked for no sooner than after the longest pause.
+    retry_at_ms = state.now_ms + PREEMPTION_RETRY_MAX_MS
+    state.asks[t.job] = Ask(state.requests, TRIES_KEPT, answered=True, retry_at_ms=retry_at_ms, changes=REPEAT)
+    state.timers.add(retry_at_ms, Due.REQUEST_AGAIN, t.job)

@@ -115,13 +115,21 @@ def _why_not(draft: Draft, fact: commands.PreemptionPlanned, takings: list[Takin
     if any(not 0 <= group.group < len(job.gang.tasks) for group in fact.placement):
         return "the placement is not the job's gang"
     holds = {holder: hold for holder, hold in draft.holds.items() if holder != fact.job}
-    ahead = prospect(draft.fresh_overlay, draft.usage, draft.tree, leaving=_leaving(draft), holds=holds, find=draft.job)
-    reason = why_no_room(ahead, job, takings, fact.placement)
-    if reason is not None:
-        return reason
+    ahead = prospect(
+        draft.fresh_overlay,
+        draft.usage,
+        draft.usages.member,
+        tree=draft.tree,
+        leaving=_leaving(draft),
+        holds=holds,
+        find=draft.job,
+    )
     state = draft.state
     usage = _Usage(draft, fact.job)
     outlook = Outlook(draft.tree, state.entitled, state.nodes.capacity(), usage.of_leaf, draft.now_ms)
+    reason = why_no_room(ahead, outlook, job, takings, fact.placement)
+    if reason is not None:
+        return reason
     replicas = sum(count for group in fact.placement for _, count in group.runs)
     return why_not(outlook, job, takings, job.gang.of_groups(fact.placement), replicas)
 

@@ -19,13 +19,16 @@ from msgspec import Struct
 from muster.core import layout
 from muster.core.jobs import Job
 from muster.core.limits import PLAN_VICTIMS_MAX
+from muster.core.members import Key, Member
 from muster.core.model import Amounts, GroupPlacement, JobState, Shrinks, TaskGroup
+from muster.core.order import class_key
 from muster.core.overlay import Overlay
 from muster.core.potential import ByPriority, add
 from muster.core.preemption_rules import Outlook, Taking, why_not
 from muster.core.prospect import Prospect, prospect
 from muster.core.pruning import prune
-from muster.core.queues import over_limit
+from muster.core.queues import Queue
+from muster.core.quota import why_no_quota
 from muster.core.state import CellState
 from muster.core.victim_search import Search
 from muster.core.victims import Ranking
@@ -77,7 +80,7 @@ class Planner:
         if queue.spec.preemption == "NEVER" or not queue.starts_jobs:
             return Answer(None, "the queue does not preempt now")
         # Equal jobs that are no more important find no more than the first of them did.
-        alike = (job.queue, job.gang.shape, job.spec.cluster_selector, job.suspects, job.spec.priority)
+        alike = (class_key(queue, job, held=False), job.spec.priority)
         known = self._none.get(alike)
         if known is None:
             answer = self._search(job)
@@ -92,7 +95,7 @@ class Planner:
         ranking = Ranking(state, job, outlook, self._taken)
         ahead = self._prospect(job)
         tasks = job.gang.minimum_tasks or job.gang.tasks  # nobody leaves for an elastic part
-        if fits(ahead, job, (), tasks):
+        if place(ahead, outlook, job, (), tasks) is not None:
             return Answer(None, ROOM_COMES)
         reason = NO_VICTIMS
         if ranking.allowed.any():
@@ -102,9 +105,13 @@ class Planner:
                 found = search.run(tasks, clusters)
                 if found is None:
                     break
-                takings = prune(ahead, job, found.takings, tasks)
-                placement = place(ahead, job, takings, tasks)
+                reason = why_no_quota(ahead, outlook, job, found.takings, job.gang.minimum_map) or ""
+                if reason:
+                    break
+                takings = prune(ahead, outlook, job, found.takings, tasks)
+                placement = place(ahead, outlook, job, takings, tasks)
                 if placement is None or not takings:
+                    reason = NO_VICTIMS
                     break
                 gains, replicas = job.gang.of_groups(placement), sum(layout.pods_placed(g) for g in placement)
                 reason = why_not(outlook, job, takings, gains, replicas) or ""
@@ -140,27 +147,30 @@ class Planner:
         made = prospect(
             lambda: Overlay(state.nodes),
             lambda queue: queue.usage,
-            state.queues,
+            member_of,
+            tree=state.queues,
             leaving=[state.jobs[leaver] for leaver in state.potential.leaving],
             holds=holds,
             find=state.jobs.get,
         )
         for holder, takings, placement in self._plans:
             for taking in takings:
-                made.leaves(taking.victim, taking.positions)
+                made.leaves(taking.victim, taking.positions, whole=taking.whole)
             made.holds(holder, placement)
         return made
 
 
-def fits(ahead: Prospect, job: Job, takings: Sequence[Taking], tasks: Sequence[TaskGroup]) -> bool:
-    return place(ahead, job, takings, tasks) is not None
+def member_of(queue: Queue, key: Key) -> Member:
+    """What a namespace or user has in a queue that keeps its members."""
+    found = queue.members.get(key) if queue.members is not None else None
+    return found if found is not None else Member()
 
 
 def place(
-    ahead: Prospect, job: Job, takings: Sequence[Taking], tasks: Sequence[TaskGroup]
+    ahead: Prospect, outlook: Outlook, job: Job, takings: Sequence[Taking], tasks: Sequence[TaskGroup]
 ) -> tuple[GroupPlacement, ...] | None:
-    """Where the job goes when all this is taken, within the limits and on the nodes; None: nowhere."""
-    if over_job_limit(ahead, job, takings, job.gang.minimum):
+    """Where the job goes when all this is taken, within its quota and on the nodes; None: nowhere."""
+    if why_no_quota(ahead, outlook, job, takings, job.gang.minimum_map) is not None:
         return None
     mask = cluster_mask(job)
     overlay = ahead.overlay(takings)
@@ -170,22 +180,17 @@ def place(
     return overlay.place_gang(tasks, cluster_mask=mask)
 
 
-def over_job_limit(ahead: Prospect, job: Job, takings: Sequence[Taking], need: Amounts) -> bool:
-    """Whether the job would exceed a limit on its path (rule F6)."""
-    queue = ahead.tree.by_id[job.queue]
-    return bool(queue.limits) and over_limit(queue, dict(need), ahead.usage_without(takings), {}) is not None
-
-
 def why_no_room(
-    ahead: Prospect, job: Job, takings: Sequence[Taking], placement: tuple[GroupPlacement, ...]
+    ahead: Prospect, outlook: Outlook, job: Job, takings: Sequence[Taking], placement: tuple[GroupPlacement, ...]
 ) -> str | None:
     """Why the job could not go where the plan says (rule P6); None: it could."""
     counts = {group.group: layout.pods_placed(group) for group in placement}
     for number, task in enumerate(job.gang.tasks):
         if not task.min_replicas <= counts.get(number, 0) <= task.replicas:
             return "the placement is not the job's gang"
-    if over_job_limit(ahead, job, takings, job.gang.of_groups(placement)):
-        return "the job would exceed a limit"
+    reason = why_no_quota(ahead, outlook, job, takings, dict(job.gang.of_groups(placement)))
+    if reason is not None:
+        return reason
     if not ahead.overlay(takings).fits(job.gang.tasks, placement):
         return "the job would not fit after the eviction"
     return None

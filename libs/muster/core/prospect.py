@@ -11,34 +11,40 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from muster.core.jobs import Job, is_over
-from muster.core.model import Amounts, GroupPlacement, JobState, TaskGroup
+from muster.core.members import Key, Member, keys_of
+from muster.core.model import Amounts, GroupPlacement, JobState
 from muster.core.overlay import Overlay
 from muster.core.preemption_rules import Taking
 from muster.core.queues import Queue, QueueTree, Usage
 from muster.core.state import Hold
 
-Release = tuple[tuple[TaskGroup, ...], tuple[GroupPlacement, ...], Sequence[int]]
-
 
 class Prospect:
     """See the module's text. `fresh` makes an overlay with nothing tried on it, `charged` is usage as it is now."""
 
-    def __init__(self, fresh: Callable[[], Overlay], charged: Callable[[Queue], Usage], tree: QueueTree) -> None:
+    def __init__(
+        self,
+        fresh: Callable[[], Overlay],
+        charged: Callable[[Queue], Usage],
+        member: Callable[[Queue, Key], Member],
+        tree: QueueTree,
+    ) -> None:
         self.tree = tree
+        self._member = member
         self._fresh = fresh
         self._charged = charged
-        self._releases: list[Release] = []
-        self._charges: list[tuple[tuple[TaskGroup, ...], tuple[GroupPlacement, ...]]] = []
+        self._leave: list[tuple[Job, Sequence[int], bool]] = []
+        self._hold: list[tuple[Job, tuple[GroupPlacement, ...]]] = []
         self._moved: dict[str, Usage] = {}  # queue id -> what is added to charged usage
 
-    def leaves(self, job: Job, positions: Sequence[int]) -> None:
-        """These pods count as gone."""
-        self._releases.append((job.gang.tasks, job.placement, positions))
+    def leaves(self, job: Job, positions: Sequence[int], *, whole: bool) -> None:
+        """These pods count as gone; `whole`: and so the job."""
+        self._leave.append((job, positions, whole))
         self._count(job.queue, job.gang.of_positions(positions), -1)
 
     def holds(self, holder: Job, placement: tuple[GroupPlacement, ...]) -> None:
         """The job counts as placed there."""
-        self._charges.append((holder.gang.tasks, placement))
+        self._hold.append((holder, placement))
         self._count(holder.queue, holder.gang.of_groups(placement), 1)
 
     def overlay(self, takings: Iterable[Taking] = ()) -> Overlay:
@@ -46,10 +52,10 @@ class Prospect:
         overlay = self._fresh()
         for taking in takings:
             overlay.release(taking.victim.gang.tasks, taking.victim.placement, taking.positions)
-        for tasks, placement, positions in self._releases:
-            overlay.release(tasks, placement, positions)
-        for tasks, placement in self._charges:
-            overlay.charge(tasks, placement)
+        for job, positions, _ in self._leave:
+            overlay.release(job.gang.tasks, job.placement, positions)
+        for holder, placement in self._hold:
+            overlay.charge(holder.gang.tasks, placement)
         return overlay
 
     def usage(self, queue: Queue) -> Usage:
@@ -64,6 +70,17 @@ class Prospect:
                 count(gone.setdefault(queue.id, {}), taking.amounts, -1)
         return lambda queue: added(self.usage(queue), gone.get(queue.id, {}))
 
+    def member(self, queue: Queue, key: Key) -> Member:
+        """What a namespace or user will have in a queue that keeps its members; the caller may change it."""
+        member = self._member(queue, key).copy()
+        for job, positions, whole in self._leave:
+            if key in keys_of(job.spec) and queue in self.tree.by_id[job.queue].chain:
+                member.count(0, -int(whole), job.gang.of_positions(positions), -1)
+        for holder, placement in self._hold:
+            if key in keys_of(holder.spec) and queue in self.tree.by_id[holder.queue].chain:
+                member.count(0, 1, holder.gang.of_groups(placement))
+        return member
+
     def _count(self, queue: str, amounts: Amounts, sign: int) -> None:
         for above in self.tree.by_id[queue].chain:
             count(self._moved.setdefault(above.id, {}), amounts, sign)
@@ -72,18 +89,19 @@ class Prospect:
 def prospect(
     fresh: Callable[[], Overlay],
     charged: Callable[[Queue], Usage],
-    tree: QueueTree,
+    member: Callable[[Queue, Key], Member],
     *,
+    tree: QueueTree,
     leaving: Iterable[Job],
     holds: Mapping[str, Hold],
     find: Callable[[str], Job | None],
 ) -> Prospect:
     """With all that leaves and all that is held."""
-    made = Prospect(fresh, charged, tree)
+    made = Prospect(fresh, charged, member, tree)
     for job in leaving:
         positions = leaving_positions(job)
         if positions:
-            made.leaves(job, positions)
+            made.leaves(job, positions, whole=job.state is JobState.STOPPING)
     for job_id in sorted(holds):
         holder = find(job_id)
         if holder is not None:

@@ -12,14 +12,16 @@ from collections.abc import Sequence
 from muster.core import layout
 from muster.core.jobs import Job
 from muster.core.model import TaskGroup
-from muster.core.preemption_rules import Taking
+from muster.core.preemption_rules import Outlook, Taking
 from muster.core.prospect import Prospect
-from muster.core.queues import over_limit
+from muster.core.quota import why_no_quota
 from muster.core.rows import Row, charge_row
 from muster.core.shapes import Shape, cache_of
 
 
-def prune(ahead: Prospect, job: Job, takings: Sequence[Taking], tasks: Sequence[TaskGroup]) -> list[Taking]:
+def prune(
+    ahead: Prospect, outlook: Outlook, job: Job, takings: Sequence[Taking], tasks: Sequence[TaskGroup]
+) -> list[Taking]:
     """A subset, in the same order, of which none can be left out. `takings` are cheapest first and enough."""
     check: _Counted | _Placed = (
         _Counted(ahead, job, takings, tasks[0]) if len(tasks) == 1 else _Placed(ahead, job, tasks)
@@ -29,7 +31,9 @@ def prune(ahead: Prospect, job: Job, takings: Sequence[Taking], tasks: Sequence[
         for smaller in _smaller(taking):
             trial = [smaller if other is taking else other for other in left]
             without = [other for other in trial if other is not None]
-            if _within_limits(ahead, job, without) and check.enough_without(taking, smaller, without):
+            if why_no_quota(ahead, outlook, job, without, job.gang.minimum_map) is not None:
+                continue
+            if check.enough_without(taking, smaller, without):
                 left = without
                 break
     return left
@@ -40,13 +44,6 @@ def _smaller(taking: Taking) -> list[Taking | None]:
     if taking.whole or len(taking.positions) == 1:
         return [None]
     return [None, *(taking._replace(positions=taking.positions[n:]) for n in range(len(taking.positions) - 1, 0, -1))]
-
-
-def _within_limits(ahead: Prospect, job: Job, takings: Sequence[Taking]) -> bool:
-    queue = ahead.tree.by_id[job.queue]
-    if not queue.limits:
-        return True
-    return over_limit(queue, job.gang.minimum_map, ahead.usage_without(takings), {}) is None
 
 
 class _Placed:

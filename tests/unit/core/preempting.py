@@ -12,7 +12,7 @@ from muster.core.preemption import Planner
 from muster.core.prospect import leaving_positions
 from muster.sim.cell import Cell
 
-GONE = 5
+RUNNING, GONE = 2, 5
 
 
 class Around:
@@ -70,12 +70,25 @@ class Around:
             self.note(self.cell.send(c.PodsObserved("sim-a", tuple(facts))))
         return bool(facts)
 
+    def start(self) -> None:
+        """As the clusters do: what was placed runs, as long as nobody says that it ends."""
+        facts = [
+            c.PodFact(job.id, job.epoch, position, RUNNING, job.attempt_of(position))
+            for job in list(self.state.jobs.values())
+            if job.charged
+            for position, phase in enumerate(job.phases)
+            if phase < RUNNING
+        ]
+        if facts:
+            self.note(self.cell.send(c.PodsObserved("sim-a", tuple(facts))))
+
     def calm(self, rounds: int = 200) -> None:
         """Until nobody has anything to do at this moment."""
         self.note(self.cell.settle())
         for _ in range(rounds):
             answered = self.answer()
             if not self.obey() and not answered:
+                self.start()
                 return
         raise AssertionError("preemption does not come to rest")
 
