@@ -11,9 +11,11 @@ from collections.abc import Iterator
 
 from muster.core import transitions as tr
 from muster.core.draft import Draft
+from muster.core.due import timer_is_spent
 from muster.core.jobs import Job, may_grow
 from muster.core.model import GroupPlacement
 from muster.core.room import Room
+from muster.core.timers import Due
 from muster.core.turns import Head, Turns
 
 GROWN_BYTES = 160  # of a JobGrown, beside its runs
@@ -26,6 +28,9 @@ class Growth:
     def __init__(self, draft: Draft, *, full: bool) -> None:
         self._draft = draft
         self._jobs = dict.fromkeys(draft.state.pending.growers(full=full))
+        for entry in draft.state.timers.due(draft.now_ms):
+            if entry[1] == Due.GROW_AGAIN and not timer_is_spent(draft.state, entry):
+                self._jobs[entry[2]] = None
         for job_id, job in draft.changed.items():
             if job.gang.minimum_tasks is not None and may_grow(job, draft.now_ms):
                 self._jobs[job_id] = None

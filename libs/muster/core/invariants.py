@@ -12,6 +12,7 @@ from itertools import pairwise
 from muster.core import layout, resources
 from muster.core.errors import InvariantBroken
 from muster.core.invariants_potential import check_usage
+from muster.core.invariants_queues import check_counts
 from muster.core.jobs import GONE, Job, may_grow
 from muster.core.lifecycle import CHARGED, TERMINAL
 from muster.core.model import JobState
@@ -28,6 +29,7 @@ def check(state: CellState) -> None:
         _check_job(job)
     _check_nodes(state)
     _check_queues(state)
+    check_counts(state)
     _check_pending(state)
     _check_names(state)
     _check_finished(state)
