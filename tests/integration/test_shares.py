@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -97,6 +98,14 @@ def submit(cell: Processes, queue: str, count: int) -> list[str]:
     return asyncio.run(work())
 
 
+def metrics(cell: Processes) -> str:
+    """What a scrape of admission shows."""
+    address = json.loads((cell.folder / "adm-1.ready").read_text())["metrics"]
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
 def test_a_cell_is_planned_used_and_accounted_for(cell: Processes, muster: Muster, tmp_path: Path) -> None:
     tree = tmp_path / "tree.yaml"
     tree.write_text(TREE)
@@ -143,6 +152,10 @@ def test_a_cell_is_planned_used_and_accounted_for(cell: Processes, muster: Muste
     rows = json.loads(muster("usage", "--since", "1h", "-o", "json")[1])
     assert {row["queue"]: row["submitted"] for row in rows["rows"]} == {"batch": "12", "research/vision": "12"}
     assert muster("usage", "--by", "moon")[0] == 2
+
+    scraped = metrics(cell)
+    assert 'muster_usage_jobs_started_total{by="queue",name="batch"} 12.0' in scraped
+    assert 'muster_usage_resource_seconds_total{by="user",name="anonymous@127.0.0.1",resource="cpu"}' in scraped
 
     assert "night  moved" in muster("queue", "move", "batch", "night")[1]
     rows = json.loads(muster("usage", "-o", "json")[1])

@@ -37,6 +37,7 @@ from muster_admission.query import QueryServicer
 from muster_admission.queues import QueueServicer
 from muster_admission.settings import AdmissionSettings
 from muster_admission.submission import SubmissionServicer
+from muster_admission.usage_metrics import UsageCollector
 from muster_admission.watching import WatchHub
 
 NAME: Final = "admission"
@@ -117,6 +118,7 @@ def _measure(
     context: ServiceContext[AdmissionSettings], cell: Cell, gauge: InboxGauge, hub: WatchHub, relay: EventRelay
 ) -> None:
     registry = context.registry
+    registry.register(UsageCollector(cell))
     for name, help_text, value in (
         ("muster_inbox_backlog_messages", "Inbox messages not decided yet.", lambda: gauge.backlog_messages),
         ("muster_watchers", "Open watches.", lambda: hub.watchers),
