@@ -13,11 +13,14 @@ import json
 from pathlib import Path
 from typing import Any, Final, get_args
 
+from msgspec.structs import replace
+
 from muster.core import commands as c
 from muster.core import snapshot_parts as sp
 from muster.core import transitions as tr
 from muster.core.jobs import Attempt
 from muster.core.model import (
+    Allowance,
     GroupPlacement,
     InboxPosition,
     JobOptions,
@@ -105,6 +108,7 @@ ITEMS: Final = (
     c.CancelJob(ID, "ann", "typo", "r1"),
     c.UpsertQueue("research/vision", QUEUE, 2, "r1", "research/images"),
     c.DeleteQueue("research/vision", 2, "r1"),
+    c.ChangeQueues((c.UpsertQueue("research", QUEUE, 2), c.DeleteQueue("research/vision", 2)), "r1"),
     c.CordonNode("sim-a", "node-1", False, "r1"),
     c.UpdateJob(ID, ("priority",), SPEC, 2, "r1"),
     c.SuspendJob(ID, "r1"),
@@ -153,6 +157,17 @@ TRANSITIONS: Final = (
     tr.HoldMade(ID, PLACEMENT, ((OTHER, 2),), 99),
     tr.HoldReleased(ID, "expired"),
     tr.PreemptionAnswered(ID, 4, "no plan", 1000),
+    tr.JobGrown(ID, 2, PLACEMENT),
+    tr.JobShrunk(ID, 2, (1, 70_000), OTHER, "NodeLost", "why", (3,)),
+    tr.QueueUpserted(
+        replace(
+            QUEUE,
+            per_namespace=Allowance(3, 4, (("cpu", 5),)),
+            per_user=Allowance(0, -1),
+            fair_by="USER",
+            min_runtime_ms=60_000,
+        )
+    ),
 )
 HEADER: Final = tr.Header(1, "3-17", 16, 3, 1_700_000_000_000, InboxPosition(5, 0), POSITION, 1000, 12)
 HOLD: Final = Hold(ID, PLACEMENT, ((OTHER, 2),), 99)
@@ -179,6 +194,21 @@ JOB: Final = sp.JobRecord(
     requeues=6,
     preemptions=7,
     attempts=(ATTEMPT,),
+)
+TALLY: Final = sp.TallyRecord(
+    account=("q7", "team-a", "ann", -5),
+    usage=(("cpu", 0, 5), ("memory", 3, 7)),
+    lost=(("cpu", 0, 1),),
+    submitted=1,
+    started=2,
+    succeeded=3,
+    failed=4,
+    cancelled=5,
+    preempted=6,
+    shrunk_pods=7,
+    waits=8,
+    waited_ms=9,
+    waited_max_ms=10,
 )
 PARTS: Final = (
     sp.HeadPart(
@@ -208,7 +238,9 @@ PARTS: Final = (
     sp.NodesPart(1, (sp.NodeRecord(NODE, True, (ZONE,)),)),
     sp.GangsPart(1, ((TASK,),)),
     sp.JobsPart(1, (JOB,)),
+    sp.JobsPart(1, (replace(JOB, leaving=(0, 2), regrown=((2, 1),), victim=True),)),
     sp.ForgottenPart(1, ((ID, Forgotten("d1", 99)),)),
+    sp.AccountsPart(1, 3_600_000, 7_200_000, (TALLY,), (("q3", "research/old"),)),
     sp.TailPart(1, ((1, ID, 2),), (OTHER,), ((99, 1, ID, 2),), True, (ID,), (ID,), (ID,), True),
 )
 

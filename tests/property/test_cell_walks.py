@@ -11,9 +11,10 @@ import pytest
 
 from muster.core import commands as c
 from muster.core import snapshot
+from muster.core.entitlements import entitlements
 from muster.core.explain import explain
 from muster.core.jobs import Job, is_over
-from muster.core.model import JobSpec, JobState, NodeSpec, QueueSpec, TaskGroup
+from muster.core.model import Allowance, JobSpec, JobState, NodeSpec, QueueSpec, TaskGroup
 from muster.core.preemption import plan_preemption
 from muster.core.replay import replay
 from muster.core.state import CellState
@@ -30,6 +31,14 @@ SHAPES = (
     (("nvidia.com/gpu", 2000),),
 )
 LEAVES = ("research/vision", "research/nlp", "batch")
+
+
+def fact(job: Job, pod: int, phase: int) -> c.PodFact:
+    return c.PodFact(job.id, job.epoch, pod, phase, job.attempt_of(pod))
+
+
+def leaves(job: Job, pod: int) -> bool:
+    return job.state is JobState.STOPPING or pod in job.leaving
 
 
 class Walk:
@@ -85,12 +94,13 @@ class Walk:
         for name in ("ps", "worker")[: self.draw.choice((1, 1, 1, 2))]:
             shape = self.draw.randrange(shape) if shape > 1 else 0
             replicas = self.draw.choice((1, 1, 1, 2, 4))
-            least = self.draw.randint(1, replicas) if self.draw.random() < 0.3 else replicas
+            least = self.draw.randint(1, replicas) if self.draw.random() < 0.5 else replicas
             policy = self.draw.choice(("", "SPREAD"))
             tasks.append(TaskGroup(name, replicas, least, SHAPES[shape], policy=policy))
         return JobSpec(
             id=hashlib.sha256(str(self.number).encode()).hexdigest()[:32],
             namespace=self.draw.choice(("team-a", "team-b")),
+            submitter=self.draw.choice(("ann", "bob", "")),
             name=f"job-{self.number}",
             queue=self.draw.choice(LEAVES),
             tasks=tuple(tasks),
@@ -106,7 +116,7 @@ class Walk:
         for _ in range(2):
             phase = self.draw.choice((1, 2, 2, 3, 3))
             chosen = self.some(self.charged(), 4)
-            facts = [c.PodFact(job.id, job.epoch, pod, phase) for job in chosen for pod in range(len(job.phases))]
+            facts = [fact(job, pod, phase) for job in chosen for pod in range(len(job.phases))]
             self.send(c.PodsObserved("sim-a", tuple(facts)))
 
     def go_wrong(self) -> None:
@@ -116,20 +126,23 @@ class Walk:
             pod = self.draw.randrange(len(job.phases))
             phase, reason = self.draw.choice(((4, ""), (4, "OutOfpods"), (5, "")))
             epoch = job.epoch - self.draw.choice((0, 0, 0, 1))
-            self.send(c.PodsObserved("sim-a", (c.PodFact(job.id, epoch, pod, phase, exit_code=1, reason=reason),)))
+            attempt = job.attempt_of(pod)
+            wrong = c.PodFact(job.id, epoch, pod, phase, attempt, exit_code=1, reason=reason)
+            self.send(c.PodsObserved("sim-a", (wrong,)))
 
     def reject(self) -> None:
         for job in self.some(self.charged(), 1):
-            self.send(c.PlacementRejected("sim-a", job.id, job.epoch, 0, "Forbidden", "quota"))
+            pod = self.draw.randrange(len(job.phases))
+            attempt = job.attempt_of(pod)
+            self.send(c.PlacementRejected("sim-a", job.id, job.epoch, pod, "Forbidden", "quota", attempt))
 
     def stop(self) -> None:
         """Pods that were asked to go are gone, most of them."""
         facts = [
-            c.PodFact(job.id, job.epoch, pod, 5)
+            fact(job, pod, self.draw.choice((5, 5, 5, 4, 3)))
             for job in self.charged()
-            if job.state is JobState.STOPPING
             for pod, phase in enumerate(job.phases)
-            if not is_over(phase) and self.draw.random() < 0.8
+            if not is_over(phase) and leaves(job, pod) and self.draw.random() < 0.8
         ]
         if facts:
             self.send(c.PodsObserved("sim-b", tuple(facts)))
@@ -141,18 +154,29 @@ class Walk:
                 answer = c.PreemptionPlanned(job, ask.request)
                 if plan is not None:
                     self.check_minimal(job, plan.victims)
-                    answer = c.PreemptionPlanned(job, ask.request, plan.victims, plan.placement)
+                    answer = c.PreemptionPlanned(job, ask.request, plan.victims, plan.placement, shrinks=plan.shrinks)
                 self.send(answer)
 
     def check_minimal(self, job: str, victims: tuple[tuple[str, int], ...]) -> None:
-        """P2b: only lower priority, same queue, preemptible."""
+        """P2, P4: who may preempt whom, as far as it shows in the jobs."""
         mine = self.state.jobs[job]
         for victim, epoch in victims:
             other = self.state.jobs[victim]
             assert other.epoch == epoch
-            assert other.queue == mine.queue
-            assert other.spec.priority < mine.spec.priority
+            policy = self.state.queues.get(mine.queue).spec.preemption
+            assert policy != "NEVER"
+            assert other.spec.priority < mine.spec.priority or policy == "ANY"
             assert other.spec.preemptible
+
+    def share(self) -> None:
+        """As fair-share does, from what the jobs ask for."""
+        tree = self.state.queues
+        demand = {q.id: tuple(sorted((q.asked if q.starts_jobs else q.usage).items())) for q in tree.subtree()}
+        computed = entitlements(tree, demand, self.state.nodes.capacity())
+        changed = [(q, amounts) for q, amounts in sorted(computed.items()) if self.state.entitled.get(q) != amounts]
+        if changed:
+            published = tuple(c.Entitlement(queue, amounts) for queue, amounts in changed)
+            self.send(c.EntitlementsComputed(self.state.ledger_seq, published))
 
     def cancel(self) -> None:
         live = [job for job in self.state.jobs.values() if job.live]
@@ -178,9 +202,17 @@ class Walk:
             name="",
             parent="",
             state=self.draw.choice(("OPEN",) * 6 + ("CLOSED", "STOPPED", "DRAINING")),
-            ordering=self.draw.choice(("PRIORITY", "PRIORITY", "FIFO")),
+            ordering=self.draw.choice(("PRIORITY", "PRIORITY", "FIFO", "FAIR")),
+            fair_by=self.draw.choice(("NAMESPACE", "USER")),
+            preemption=self.draw.choice(("NEVER", "LOWER_PRIORITY", "ANY", "ANY")),
             priority=self.draw.choice((0, 0, 1)),
+            weight=self.draw.choice((0, 1, 1, 3)),
             limit=self.draw.choice(((), (("cpu", 9000),), (("nvidia.com/gpu", 2000),))),
+            guaranteed=self.draw.choice(((), (), (("cpu", 3000),))),
+            lending_limit=self.draw.choice(((), (("cpu", 1000),))),
+            per_namespace=self.draw.choice((Allowance(),) * 3 + (Allowance(8, 4), Allowance(-1, -1, (("cpu", 5000),)))),
+            per_user=self.draw.choice((Allowance(),) * 4 + (Allowance(-1, 6),)),
+            min_runtime_ms=self.draw.choice((0, 0, 60_000)),
         )
         self.send(c.UpsertQueue(path, spec))
 
@@ -196,7 +228,7 @@ class Walk:
         weighted = (
             *((self.submit, 6), (self.go_on, 8), (self.stop, 4), (self.preempt, 4), (self.wait, 2)),
             *((self.go_wrong, 2), (self.reject, 1), (self.cancel, 1), (self.change_node, 1), (self.relist, 1)),
-            *((self.change_queue, 1), (self.reload, 1)),
+            *((self.change_queue, 1), (self.reload, 1), (self.share, 3)),
         )
         actions, weights = zip(*weighted, strict=True)
         self.draw.choices(actions, weights)[0]()
@@ -229,7 +261,8 @@ def finish(walk: Walk) -> None:
         facts = []
         for job in walk.charged():
             phase = 5 if job.state is JobState.STOPPING else 3
-            facts += [c.PodFact(job.id, job.epoch, pod, phase) for pod in range(len(job.phases))]
+            facts += [fact(job, pod, 5 if leaves(job, pod) else phase) for pod in range(len(job.phases))]
+        walk.share()
         walk.cell.write(c.PodsObserved("sim-a", tuple(facts)))
         walk.preempt()
         walk.saw(walk.cell.wait(60_000))
@@ -262,5 +295,6 @@ def test_the_walks_have_seen_every_kind_of_transition() -> None:
         *("JobQueued", "JobPlaced", "PodsChanged", "JobStarting", "JobRunning", "JobSucceeded", "JobFailed"),
         *("JobStopping", "JobPreempted", "JobRequeued", "JobCancelled", "JobForgotten", "HoldMade", "CommandRefused"),
         *("PreemptionRequested", "PreemptionAnswered", "NodeUpserted", "NodeRemoved", "NodesSeen", "CyclePaused"),
+        *("JobGrown", "JobShrunk", "EntitlementsSet"),
     }
     assert wanted <= set(SEEN)

@@ -15,6 +15,7 @@ from random import Random
 
 from muster.core import commands, explain, invariants, replay
 from muster.core import transitions as tr
+from muster.core.invariants_potential import Calm
 from muster.core.lifecycle import TERMINAL
 from muster.core.model import InboxPosition, JobState, NodeSpec
 from muster.core.state import CellState
@@ -65,6 +66,7 @@ class Witness:
         self.placed: dict[str, list[int]] = {}  # job -> epochs
         self.refused: dict[str, str] = {}  # job -> why it was not taken
         self.transactions = 0
+        self.calm: Calm | None = None  # taken after the transaction before
         self.follower.on_transaction(self.applied)
 
     @property
@@ -75,6 +77,9 @@ class Witness:
         self.transactions += 1
         try:
             invariants.check(self.state)
+            if self.calm is not None:
+                self.calm.check(tx.transitions, self.state.now_ms)
+            self.calm = Calm(self.state)
             for transition in tx.transitions:
                 if isinstance(transition, tr.JobPlaced):
                     self._placed(transition)

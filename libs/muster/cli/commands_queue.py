@@ -21,6 +21,14 @@ Guaranteed = Annotated[Amounts, typer.Option("--guaranteed", help="Its own, e.g.
 Limit = Annotated[
     Amounts, typer.Option("--limit", help="Never exceeded, e.g. gpu=128,memory=2Ti; gpu=none takes a limit away.")
 ]
+LendingLimit = Annotated[
+    Amounts, typer.Option("--lending-limit", help="How much of an unused guarantee others may use, e.g. gpu=8.")
+]
+FairBy = Annotated[str, typer.Option(help="Between whom ordering FAIR is fair: NAMESPACE or USER.")]
+MinRuntime = Annotated[str, typer.Option(help="Its jobs are not preempted before they ran so long, e.g. 10m.")]
+File = Annotated[str, typer.Option("--file", "-f", help="YAML file with a tree of queues; - is stdin.")]
+Prune = Annotated[bool, typer.Option("--prune", help="Delete queues that are not in the file (never ones with jobs).")]
+Root = Annotated[str, typer.Option("--root", help="With --prune: only below this queue.")]
 Revision = Annotated[int, typer.Option("--revision", help="Only if this is its current revision.")]
 
 
@@ -34,6 +42,9 @@ def create(
     preemption: Preemption = "",
     guaranteed: Guaranteed = None,
     limit: Limit = None,
+    lending_limit: LendingLimit = None,
+    fair_by: FairBy = "",
+    min_runtime: MinRuntime = "",
     parents: Annotated[bool, typer.Option("--parents", "-p", help="Create missing parents as well.")] = False,
     address: Address = "",
     output: Output = Format.TABLE,
@@ -41,7 +52,17 @@ def create(
     """Create a queue."""
     from muster.cli import queues
 
-    fields = queues.Fields(weight, priority, ordering, preemption, "", guaranteed, limit)
+    fields = queues.Fields(
+        weight=weight,
+        priority=priority,
+        ordering=ordering,
+        preemption=preemption,
+        guaranteed=guaranteed,
+        limit=limit,
+        lending_limit=lending_limit,
+        fair_by=fair_by,
+        min_runtime=min_runtime,
+    )
     queues.create(path, fields, parents=parents, address=address, output=output)
 
 
@@ -59,7 +80,7 @@ def list_(
 
 @app.command()
 def describe(path: Path, address: Address = "", output: Output = Format.TABLE) -> None:
-    """Show one queue in full."""
+    """Show one queue in full: what is guaranteed, deserved, used, borrowed, lent and waited for."""
     from muster.cli import queues
 
     queues.describe(path, address=address, output=output)
@@ -76,6 +97,9 @@ def update(
     state: State = "",
     guaranteed: Guaranteed = None,
     limit: Limit = None,
+    lending_limit: LendingLimit = None,
+    fair_by: FairBy = "",
+    min_runtime: MinRuntime = "",
     revision: Revision = 0,
     address: Address = "",
     output: Output = Format.TABLE,
@@ -83,7 +107,18 @@ def update(
     """Change a queue; what is not given stays as it is."""
     from muster.cli import queues
 
-    fields = queues.Fields(weight, priority, ordering, preemption, state, guaranteed, limit)
+    fields = queues.Fields(
+        weight=weight,
+        priority=priority,
+        ordering=ordering,
+        preemption=preemption,
+        state=state,
+        guaranteed=guaranteed,
+        limit=limit,
+        lending_limit=lending_limit,
+        fair_by=fair_by,
+        min_runtime=min_runtime,
+    )
     queues.update(path, fields, revision=revision, address=address, output=output)
 
 
@@ -108,3 +143,31 @@ def delete(path: Path, *, revision: Revision = 0, address: Address = "", output:
     from muster.cli import queues
 
     queues.delete(path, revision=revision, address=address, output=output)
+
+
+@app.command()
+def apply(
+    file: File,
+    *,
+    prune: Prune = False,
+    root: Root = "",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would change and whom it would make reclaimable, and stop.")
+    ] = False,
+    address: Address = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Make the queues what a file says: all of it at one moment, or nothing."""
+    from muster.cli import trees
+
+    trees.apply(file, prune=prune, root=root, dry_run=dry_run, address=address, output=output)
+
+
+@app.command()
+def export(
+    root: Annotated[str, typer.Argument(help="Only this queue and what is below it.")] = "", address: Address = ""
+) -> None:
+    """Print the queues as a file that `apply` takes."""
+    from muster.cli import trees
+
+    trees.export(root, address=address)

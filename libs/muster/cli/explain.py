@@ -37,7 +37,12 @@ def lines(found: Explained, now_s: float) -> list[str]:
     out = [_headline(found, now_s)]
     if why.summary:
         out += _labelled("why", [why.summary])
-    out += _labelled("needs", [_needs(why)])
+    return out + reasons(why)
+
+
+def reasons(why: query_pb2.Explanation) -> list[str]:
+    """What the job needs, what is in the way, and what would help."""
+    out = _labelled("needs", [_needs(why)])
     out += _labelled("share", [_share(share) for share in why.shares])
     out += _labelled("in the way", [_blocker(blocker) for blocker in why.blockers])
     out += _labelled("ahead", [_ahead(list(why.ahead))])

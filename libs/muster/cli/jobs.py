@@ -27,11 +27,7 @@ def submit(
     files: Sequence[str], *, request_id: str, queue: str, wait: bool, dry_run: bool, address: str, output: Format
 ) -> None:
     """Submit every job of the files. Raises CliError when any of them was refused, after printing all results."""
-    specs = [spec for file in files for spec in read_jobs(file)]
-    for spec in specs:
-        spec.queue = spec.queue or queue
-    if not specs:
-        raise CliError(f"no job in {', '.join(files)}", Exit.USAGE)
+    specs = read_files(files, queue)
 
     async def work(client: Client) -> int:
         results = await _send(client, specs, request_id or new_request_id(), dry_run)
@@ -44,6 +40,16 @@ def submit(
 
     if code := run(address, work):
         raise SystemExit(code)
+
+
+def read_files(files: Sequence[str], queue: str) -> list[job_pb2.JobSpec]:
+    """The jobs of all files; `queue` is for those that name none. Raises CliError, also when there are none."""
+    specs = [spec for file in files for spec in read_jobs(file)]
+    for spec in specs:
+        spec.queue = spec.queue or queue
+    if not specs:
+        raise CliError(f"no job in {', '.join(files)}", Exit.USAGE)
+    return specs
 
 
 def read_jobs(file: str) -> list[job_pb2.JobSpec]:

@@ -6,14 +6,16 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from muster.api.v1 import queue_pb2
 from muster.cli import show
 from muster.cli.errors import CliError, Exit
 from muster.cli.jobs import pairs
 from muster.cli.options import Format
 from muster.cli.session import run, unknown_queue
 from muster.client import Client, ClientError, NotFound, Queue
+from muster.client.queuefile import SHORT_NAMES
+from muster.core import resources
 
-SHORT_NAMES = {"gpu": "nvidia.com/gpu", "gpus": "nvidia.com/gpu", "mem": "memory"}
 NO_AMOUNT = "none"  # takes a limit or a guarantee away
 
 T = TypeVar("T")
@@ -30,6 +32,9 @@ class Fields:
     state: str = ""
     guaranteed: Sequence[str] | None = None
     limit: Sequence[str] | None = None
+    lending_limit: Sequence[str] | None = None
+    fair_by: str = ""
+    min_runtime: str = ""
 
     def given(self) -> dict[str, Any]:
         """The given fields as the client takes them."""
@@ -37,6 +42,8 @@ class Fields:
         named |= {"ordering": self.ordering or None, "preemption": self.preemption or None, "state": self.state or None}
         named["guaranteed"] = quantities(self.guaranteed, "--guaranteed")
         named["limit"] = quantities(self.limit, "--limit")
+        named["lending_limit"] = quantities(self.lending_limit, "--lending-limit")
+        named |= {"fair_by": self.fair_by or None, "min_runtime": self.min_runtime or None}
         return {name: value for name, value in named.items() if value is not None}
 
 
@@ -161,19 +168,20 @@ def _row(queue: Queue, top: int, wide: bool) -> list[str]:
 
 
 def describe(path: str, *, address: str, output: Format) -> None:
-    """Print one queue in full."""
+    """Print one queue in full, with its shares."""
 
-    async def work(client: Client) -> Queue:
-        return await _checked(client, path, client.get_queue(path))
+    async def work(client: Client) -> tuple[Queue, queue_pb2.GetSharesResponse]:
+        queue = await _checked(client, path, client.get_queue(path))
+        return queue, await _checked(client, path, client.shares(path))
 
-    queue = run(address, work)
+    queue, shares = run(address, work)
     if show.is_machine(output):
-        show.emit(output, queue.to_dict())
+        show.emit(output, queue.to_dict() | {"shares": show.plain(shares.queues[0])})
         return
-    print("\n".join(portrait(queue)))
+    print("\n".join(portrait(queue, shares.queues[0])))
 
 
-def portrait(queue: Queue) -> list[str]:
+def portrait(queue: Queue, shares: queue_pb2.QueueShares) -> list[str]:
     """One queue for people."""
     proto, status = queue.proto, queue.proto.status
     data = show.plain(proto)
@@ -182,19 +190,44 @@ def portrait(queue: Queue) -> list[str]:
     weight = proto.weight if proto.HasField("weight") else 1
     lines = [f"{queue.path}  {queue.state.upper()}   revision {queue.revision}   id {proto.id}"]
     lines.append(f" weight {weight}   priority {proto.priority}   ordering {ordering}   preemption {preemption}")
-    named = (
-        ("guaranteed", proto.guaranteed),
-        ("limit", proto.limit),
-        ("entitled", status.entitled),
-        ("used", status.usage),
-        ("borrowed", status.borrowed),
-        ("pending", status.pending),
-    )
-    lines += [f" {name:<11} {show.amounts(amounts) if amounts else show.NOTHING}" for name, amounts in named]
-    lines.append(f" jobs        {status.running_jobs:,} running, {status.pending_jobs:,} pending")
+    if proto.HasField("min_runtime"):
+        lines[1] += f"   min runtime {show.duration(proto.min_runtime.ToSeconds())}"
+    for name, each in (("namespace", proto.per_namespace), ("user", proto.per_user)):
+        if each.ListFields():
+            lines.append(f" each {name} at most {allowance(each)}")
+    lines.append(f" jobs {status.running_jobs:,} running, {status.pending_jobs:,} pending")
     if proto.labels:
-        lines.append(" labels      " + ", ".join(f"{key}={value}" for key, value in sorted(proto.labels.items())))
-    return lines
+        lines.append(" labels " + ", ".join(f"{key}={value}" for key, value in sorted(proto.labels.items())))
+    return [*lines, *shares_table(shares)]
+
+
+def allowance(each: queue_pb2.Allowance) -> str:
+    """`2 running jobs, 8 gpu`."""
+    parts = [f"{each.pending_jobs:,} waiting jobs"] if each.HasField("pending_jobs") else []
+    parts += [f"{each.running_jobs:,} running jobs"] if each.HasField("running_jobs") else []
+    return ", ".join(parts + ([show.amounts(each.resources)] if each.resources else []))
+
+
+SHARE_COLUMNS = ("guaranteed", "entitled", "usage", "borrowed", "lent", "withheld", "pending", "limit")
+
+
+def shares_table(shares: queue_pb2.QueueShares) -> list[str]:
+    """Resource by resource; a resource of which nothing is said is not shown."""
+    rows = [
+        [resources.short_name(share.resource)]
+        + [show.one_amount(share.resource, _stated(share, column), unit=False) for column in SHARE_COLUMNS]
+        for share in shares.resources
+        if share.resource != resources.PODS
+    ]
+    if not rows:
+        return []
+    header = ["RESOURCE", *(column.upper() for column in SHARE_COLUMNS)]
+    return [" " + line for line in show.table(header, rows, right=frozenset(range(1, len(header)))).splitlines()]
+
+
+def _stated(share: queue_pb2.ResourceShare, column: str) -> dict[str, str]:
+    text = getattr(share, column)
+    return {share.resource: text} if text else {}
 
 
 async def _checked(client: Client, path: str, call: Awaitable[T]) -> T:

@@ -31,6 +31,8 @@ from muster.api.v1 import (
     submission_pb2_grpc,
 )
 from muster.client import errors, tracing, watching
+from muster.client.durations import parse_duration_ms
+from muster.client.planning import PlanningCalls
 from muster.client.views import CommandOutcome, Event, Explained, Job, JobPage, Queue, Submitted, state_value
 
 TIMEOUT_S: Final = 30.0
@@ -52,7 +54,7 @@ def connect(address: str = "127.0.0.1:7070", *, token: str = "", timeout_s: floa
     return Client(address, token=token, timeout_s=timeout_s)
 
 
-class Client:
+class Client(PlanningCalls):
     """One connection, for one event loop. Use it as an asynchronous context manager."""
 
     def __init__(self, address: str, *, token: str = "", timeout_s: float = TIMEOUT_S) -> None:
@@ -350,6 +352,10 @@ def queue_message(path: str, fields: Mapping[str, Any]) -> queue_pb2.Queue:
                 known = ", ".join(v.name.removeprefix(f"QUEUE_{name.upper()}_") for v in field.enum_type.values[1:])
                 raise ValueError(f"{name} must be one of {known}, not {value!r}")
             setattr(message, name, field.enum_type.values_by_name[full].number)
+        elif name in ("per_namespace", "per_user"):
+            getattr(message, name).CopyFrom(queue_pb2.Allowance(**value))
+        elif name == "min_runtime":
+            message.min_runtime.FromMilliseconds(parse_duration_ms(value) if isinstance(value, str) else value)
         elif isinstance(value, Mapping):
             getattr(message, name).update({key: str(amount) for key, amount in value.items()})
         else:

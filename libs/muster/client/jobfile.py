@@ -68,7 +68,7 @@ def parse(text: str, *, source: str = "<text>", queue: str = "") -> list[job_pb2
     """All jobs of a text of one or more YAML documents. Raises JobFileError."""
     reader = Reader(source)
     specs: list[job_pb2.JobSpec] = []
-    for node in _documents(text, source):
+    for node in documents(text, source):
         spec = reader.job(node)
         if not spec.queue:
             spec.queue = queue
@@ -76,13 +76,14 @@ def parse(text: str, *, source: str = "<text>", queue: str = "") -> list[job_pb2
     return specs
 
 
-def _documents(text: str, source: str) -> Iterator[yaml.MappingNode]:
+def documents(text: str, source: str, what: str = "a job") -> Iterator[yaml.MappingNode]:
+    """The documents of a text that say something. Raises JobFileError."""
     try:
         for node in yaml.compose_all(text, Loader=_Loader):
             if isinstance(node, yaml.ScalarNode) and node.value in ("", "null"):
                 continue  # an empty document between two separators
             if not isinstance(node, yaml.MappingNode):
-                raise JobFileError(source, node.start_mark.line + 1, "a job is a mapping of keys to values")
+                raise JobFileError(source, node.start_mark.line + 1, f"{what} is a mapping of keys to values")
             yield node
     except yaml.MarkedYAMLError as error:
         line = (error.problem_mark.line + 1) if error.problem_mark else 1
@@ -143,9 +144,10 @@ class Reader:
             if field is None:
                 self.unknown(key_node, key, list(fields), where)
             if not (isinstance(value, yaml.ScalarNode) and value.tag == "tag:yaml.org,2002:null"):
-                self._field(value, message, field, key)
+                self.field(value, message, field, key)
 
-    def _field(self, node: yaml.Node, message: Message, field: FieldDescriptor, where: str) -> None:
+    def field(self, node: yaml.Node, message: Message, field: FieldDescriptor, where: str) -> None:
+        """One field of the message from its node."""
         target = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             value_field = field.message_type.fields_by_name["value"]

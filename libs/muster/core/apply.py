@@ -13,13 +13,15 @@ from typing import Any, Final
 
 from msgspec.structs import force_setattr
 
+from muster.core import apply_nodes, apply_preemption, apply_queues
 from muster.core import transitions as tr
 from muster.core.due import drop_spent_timers, wake
 from muster.core.errors import InvariantBroken
-from muster.core.jobs import RUNNING_STATES, Job, advance, is_over, live_positions
-from muster.core.limits import PREEMPTIONS_REQUESTED_MAX, REFUSALS_REMEMBERED_MAX
-from muster.core.model import Amounts, GroupPlacement
-from muster.core.state import Ask, CellState, Cluster, Forgotten, Hold
+from muster.core.jobs import RUNNING_STATES, Job, advance, is_over, may_grow
+from muster.core.limits import REFUSALS_REMEMBERED_MAX, START_TIMEOUT_MS
+from muster.core.model import Amounts, GroupPlacement, JobState
+from muster.core.potential import staying
+from muster.core.state import CellState, Forgotten
 from muster.core.timers import Due
 
 STRUCTURAL: Final = frozenset(
@@ -36,6 +38,7 @@ def apply_transaction(state: CellState, tx: tr.Transaction, ledger_seq: int) -> 
         raise InvariantBroken(f"LOG-3: transaction {header.id} takes the inbox back to {header.inbox_to}")
     state.epoch = header.epoch
     state.now_ms = max(state.now_ms, header.now_ms)  # LOG-2
+    state.accounts.advance(state.now_ms)
     wake(state)
     structural = cycled = False
     for transition in tx.transitions:
@@ -75,103 +78,14 @@ def _command_refused(state: CellState, t: tr.CommandRefused) -> None:
 
 
 def _cycle_paused(state: CellState, t: tr.CyclePaused) -> None:
-    if t.after is not None:
-        state.pending.pass_paused(state.cycle_after, t.after)
-    else:
-        state.pending.pass_ended(one_part=state.cycle_after is None)
-    state.cycle_after = t.after
-
-
-def _loosened(state: CellState) -> None:
-    state.changes += 1
-    state.pending.loosen()
-
-
-# --- nodes ----------------------------------------------------------------------------------------------------------
-
-
-def _cluster(state: CellState, name: str) -> Cluster:
-    found = state.clusters.get(name)
-    if found is None:
-        found = state.clusters[name] = Cluster(name)
-    return found
-
-
-def _seen(state: CellState, cluster: str, index: int) -> None:
-    unseen = _cluster(state, cluster).unseen
-    if unseen is not None:
-        unseen.pop(index, None)
-
-
-def _node_upserted(state: CellState, t: tr.NodeUpserted) -> None:
-    state.nodes.upsert(t.index, t.spec)
-    state.vanished.pop(t.index, None)  # it is back: what its pods do will be reported
-    _seen(state, t.spec.cluster, t.index)
-    _loosened(state)
-
-
-def _node_removed(state: CellState, t: tr.NodeRemoved) -> None:
-    spec = state.nodes.spec(t.index)
-    state.nodes.remove(t.index)
-    _seen(state, spec.cluster, t.index)
-    there = [j for j in state.node_jobs.get(t.index, ()) if live_positions(state.jobs[j], t.index)]
-    if there:
-        state.vanished[t.index] = dict.fromkeys(there)
-
-
-def _node_zones_updated(state: CellState, t: tr.NodeZonesUpdated) -> None:
-    state.nodes.set_zones(t.index, t.zones)
-    _loosened(state)
-
-
-def _cluster_list_started(state: CellState, t: tr.ClusterListStarted) -> None:
-    _cluster(state, t.cluster).unseen = dict.fromkeys(state.nodes.live(t.cluster))
-
-
-def _nodes_seen(state: CellState, t: tr.NodesSeen) -> None:
-    for index in t.nodes:
-        _seen(state, t.cluster, index)
-
-
-def _cluster_synced(state: CellState, t: tr.ClusterSynced) -> None:
-    cluster = _cluster(state, t.cluster)
-    state.clusters_synced += not cluster.synced
-    cluster.synced = True
-    cluster.unseen = None
-
-
-# --- queues ---------------------------------------------------------------------------------------------------------
-
-
-def _queue_upserted(state: CellState, t: tr.QueueUpserted) -> None:
-    if state.queues.put(t.spec):
-        _reorder(state)
-    _loosened(state)
-
-
-def _reorder(state: CellState) -> None:
-    """Queue priorities or orderings changed: all order keys are made again; the paused cycle starts afresh."""
-    pending = state.pending
-    fresh = type(pending)()
-    for found in pending.classes.values():
-        for key in found.keys[found.head :]:
-            job = state.jobs[key[2]]
-            fresh.add(found.key, state.order_key(job))
-    fresh.loosen()
-    state.pending = fresh
-    state.cycle_after = None
-
-
-def _queue_removed(state: CellState, t: tr.QueueRemoved) -> None:
-    state.queues.remove(t.queue)
-    state.entitled.pop(t.queue, None)
-
-
-def _entitlements_set(state: CellState, t: tr.EntitlementsSet) -> None:
-    for entitlement in t.entitlements:
-        if entitlement.queue in state.queues:
-            state.entitled[entitlement.queue] = entitlement.amounts
-    state.entitled_seq = t.ledger_seq
+    if not t.paused and t.after is None:
+        state.pending.pass_ended()
+        return
+    jobs = [state.jobs[job] for job in t.blocked if job in state.jobs]
+    state.pending.pass_paused(
+        [state.class_key(job) for job in jobs if job.state is JobState.QUEUED],
+        [job.spec.id for job in jobs if job.charged],
+    )
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------
@@ -185,22 +99,29 @@ def _job_queued(state: CellState, t: tr.JobQueued) -> None:
     job = Job(spec, t.queue, t.position, state.now_ms, gang)
     state.jobs[spec.id] = job
     state.by_name.setdefault(spec.namespace, {})[spec.name] = spec.id
-    state.queues.by_id[t.queue].jobs += 1
+    queue = state.queues.by_id[t.queue]
+    queue.jobs += 1
+    queue.demands(gang.full, 1)
+    state.queues.count_members(spec, t.queue, 1, 0)
+    state.accounts.submitted(job)
     state.pending.add(state.class_key(job), state.order_key(job))
 
 
 def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
     job = state.jobs[t.job]
     state.pending.remove(state.class_key(job), state.order_key(job))
-    if state.holds.pop(t.job, None) is not None:
+    if apply_preemption.unhold(state, job):
         state.pending.loosen_behind()  # it may have found something smaller or elsewhere
     state.asks.pop(t.job, None)
     advance(job, t, state.now_ms)
-    state.queues.charge(job.queue, charged_amounts(job))
+    state.accounts.placed(job, state.now_ms)
+    charged = charged_amounts(job)
+    _charge(state, job, charged)
+    state.potential.count(job, charged, 1)
     state.nodes.charge_placement(job.gang.tasks, t.groups)
-    for group in t.groups:
-        for node, _ in group.runs:
-            state.node_jobs.setdefault(node, {})[t.job] = None
+    _enter_nodes(state, t.job, t.groups)
+    state.queues.count_members(job.spec, job.queue, -1, 1)
+    _grows(state, job)
     queue = state.queues.by_id[job.queue]
     queue.runs(t.job, job.spec.priority, job.spec.preemptible)
     if job.spec.preemptible:
@@ -212,39 +133,91 @@ def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
         state.timers.add(state.now_ms + job.spec.max_runtime_ms, Due.MAX_RUNTIME, t.job, t.epoch)
 
 
+def _enter_nodes(state: CellState, job_id: str, placement: tuple[GroupPlacement, ...]) -> None:
+    for group in placement:
+        for node, _ in group.runs:
+            state.node_jobs.setdefault(node, {})[job_id] = None
+
+
+def _grows(state: CellState, job: Job) -> None:
+    """The job has changed: if it is elastic, whether it could grow."""
+    if job.gang.minimum_tasks is not None:
+        state.pending.may_grow(job.spec.id, may_grow(job, state.now_ms))
+
+
+def _job_grown(state: CellState, t: tr.JobGrown) -> None:
+    job = state.jobs[t.job]
+    before = job.placement
+    advance(job, t, state.now_ms)
+    grown = job.gang.of_groups(t.groups)
+    _charge(state, job, grown)
+    state.potential.count(job, grown, 1)
+    state.nodes.charge_placement(job.gang.tasks, t.groups)
+    _enter_nodes(state, t.job, t.groups)
+    there = {node for group in job.placement for node, _ in group.runs}
+    for group in before:
+        for node, _ in group.runs:
+            if node not in there:  # the last position there is used again elsewhere
+                _leave_node(state, t.job, node)
+    state.changes += 1  # these replicas may be taken away again (rule P2c)
+    state.timers.add(state.now_ms + START_TIMEOUT_MS, Due.GROWN, t.job, t.epoch)
+    _grows(state, job)
+
+
+def _job_shrunk(state: CellState, t: tr.JobShrunk) -> None:
+    job = state.jobs[t.job]
+    live = [position for position in t.pods if not is_over(job.phases[position])]
+    if t.by:
+        state.accounts.shrunk(job, live, state.now_ms)
+    advance(job, t, state.now_ms)
+    leaving = job.gang.of_positions(live)
+    state.queues.leave(job.queue, leaving)
+    state.potential.count(job, leaving, -1)
+    state.potential.goes(job)
+    state.changes += 1
+    if t.not_before_ms > state.now_ms:
+        state.timers.add(t.not_before_ms, Due.GROW_AGAIN, t.job, t.epoch)
+    _grows(state, job)
+
+
 def charged_amounts(job: Job) -> Amounts:
     """What the whole placement of a job charges its queue."""
     if not job.unplaced:
         return job.gang.full
-    return job.gang.of_counts({g.group: sum(count for _, count in g.runs) for g in job.placement})
+    return job.gang.of_groups(job.placement)
 
 
 def _pods_changed(state: CellState, t: tr.PodsChanged) -> None:
     job = state.jobs[t.job]
     over = [change.pod for change in t.pods if is_over(change.phase) and not is_over(job.phases[change.pod])]
+    gone = over if job.victim else [position for position in over if position in job.leaving]
+    stayed = [position for position in over if position not in job.leaving] if job.state in RUNNING_STATES else []
     advance(job, t, state.now_ms)
     if over:
+        state.potential.count(job, job.gang.of_positions(stayed), -1)
+        state.potential.goes(job)
         if state.vanished:
-            _accounted_for(state, job)
+            apply_nodes.accounted_for(state, job)
         gang = job.gang
         state.nodes.release_pods(gang.tasks, job.placement, over)  # rule L5: pod by pod
-        state.queues.release(job.queue, gang.of_positions(over))
-        _loosened(state)
+        _release(state, job, gang.of_positions(over))
+        state.queues.leave(job.queue, gang.of_positions(gone), -1)
+        _grows(state, job)
+        state.loosened()
 
 
-def _accounted_for(state: CellState, job: Job) -> None:
-    """Take the job off the vanished nodes that have none of its live pods any more."""
-    for node in list(state.vanished):
-        if job.spec.id in state.vanished[node] and not live_positions(job, node):
-            _off_vanished(state, node, job.spec.id)
+def _charge(state: CellState, job: Job, amounts: Amounts) -> None:
+    """The job holds so much more: of its queues' quota (rule Q3) and in the accounts."""
+    state.queues.charge(job.queue, amounts)
+    state.queues.charge_members(job.spec, job.queue, amounts, 1)
+    state.accounts.charge(job, amounts, state.now_ms)
 
 
-def _off_vanished(state: CellState, node: int, job_id: str) -> None:
-    there = state.vanished.get(node)
-    if there is not None:
-        there.pop(job_id, None)
-        if not there:
-            del state.vanished[node]
+def _release(state: CellState, job: Job, amounts: Amounts) -> None:
+    """The job holds so much less (rule L5)."""
+    state.queues.release(job.queue, amounts)
+    state.queues.charge_members(job.spec, job.queue, amounts, -1)
+    state.accounts.release(job, amounts, state.now_ms)
 
 
 def _job_changed(state: CellState, t: tr.JobStarting | tr.JobRunning) -> None:
@@ -254,7 +227,14 @@ def _job_changed(state: CellState, t: tr.JobStarting | tr.JobRunning) -> None:
 def _job_stopping(state: CellState, t: tr.JobStopping | tr.JobPreempted) -> None:
     job = state.jobs[t.job]
     _runs_no_more(state, job)
+    stayed = job.gang.of_positions(staying(job))
+    state.potential.count(job, stayed, -1)
+    if isinstance(t, tr.JobPreempted):
+        state.queues.leave(job.queue, stayed)
+        state.accounts.preempted(job, state.now_ms)
     advance(job, t, state.now_ms)
+    _grows(state, job)
+    state.potential.goes(job)
     state.changes += 1
 
 
@@ -267,23 +247,29 @@ def _runs_no_more(state: CellState, job: Job) -> None:
 def _leave_nodes(state: CellState, job_id: str, placement: tuple[GroupPlacement, ...]) -> None:
     for group in placement:
         for node, _ in group.runs:
-            on_node = state.node_jobs.get(node)
-            if on_node is not None:
-                on_node.pop(job_id, None)
-                if not on_node:
-                    del state.node_jobs[node]
-            _off_vanished(state, node, job_id)
+            _leave_node(state, job_id, node)
+
+
+def _leave_node(state: CellState, job_id: str, node: int) -> None:
+    on_node = state.node_jobs.get(node)
+    if on_node is not None:
+        on_node.pop(job_id, None)
+        if not on_node:
+            del state.node_jobs[node]
+    apply_nodes.off_vanished(state, node, job_id)
 
 
 def _job_requeued(state: CellState, t: tr.JobRequeued) -> None:
     job = state.jobs[t.job]
     placement = job.placement
     advance(job, t, state.now_ms)
+    state.potential.goes(job)
     _leave_nodes(state, t.job, placement)
     if job.not_before_ms > state.now_ms:
         state.timers.add(job.not_before_ms, Due.BACKOFF_OVER, t.job, job.epoch)
     else:
         state.pending.add(state.class_key(job), state.order_key(job))
+    state.queues.count_members(job.spec, job.queue, 1, -1)
 
 
 def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCancelled) -> None:
@@ -291,18 +277,24 @@ def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCa
     if state.is_pending(job):
         state.pending.remove(state.class_key(job), state.order_key(job))
     _runs_no_more(state, job)
+    state.queues.count_members(job.spec, job.queue, -int(not job.charged), -int(job.charged))
     placement = job.placement
     advance(job, t, state.now_ms)
+    _grows(state, job)
+    state.potential.goes(job)
     _leave_nodes(state, t.job, placement)
-    if state.holds.pop(t.job, None) is not None:
-        _loosened(state)
+    if apply_preemption.unhold(state, job):
+        state.loosened()
     state.asks.pop(t.job, None)
+    state.accounts.ended(job)
     spec = job.spec
     names = state.by_name[spec.namespace]
     del names[spec.name]
     if not names:
         del state.by_name[spec.namespace]
-    state.queues.by_id[job.queue].jobs -= 1
+    queue = state.queues.by_id[job.queue]
+    queue.jobs -= 1
+    queue.demands(job.gang.full, -1)
     state.timers.finished.append(t.job)
 
 
@@ -322,59 +314,24 @@ def _request_ids_dropped(state: CellState, t: tr.RequestIdsDropped) -> None:
         del state.forgotten[state.forgotten_order.popleft()]
 
 
-# --- preemption -----------------------------------------------------------------------------------------------------
-
-
-def _preemption_requested(state: CellState, t: tr.PreemptionRequested) -> None:
-    before = state.asks.get(t.job)
-    state.requests = t.request
-    state.asks[t.job] = Ask(request=t.request, tries=before.tries + 1 if before else 1)
-
-
-def _preemption_answered(state: CellState, t: tr.PreemptionAnswered) -> None:
-    ask = state.asks.get(t.job)
-    if ask is None or ask.request != t.request:
-        return
-    if sum(not other.answered for other in state.asks.values()) >= PREEMPTIONS_REQUESTED_MAX:
-        state.pending.loosen()  # others had to wait with their requests
-    retry_at_ms = state.now_ms + t.retry_after_ms
-    state.asks[t.job] = Ask(ask.request, ask.tries, answered=True, retry_at_ms=retry_at_ms, changes=state.changes)
-    state.timers.add(retry_at_ms, Due.REQUEST_AGAIN, t.job)
-
-
-def _hold_made(state: CellState, t: tr.HoldMade) -> None:
-    job = state.jobs[t.job]
-    state.asks.pop(t.job, None)
-    state.pending.remove(state.class_key(job), state.order_key(job))
-    state.holds[t.job] = Hold(t.job, t.placement, t.victims, t.expires_ms)
-    state.pending.add(state.class_key(job), state.order_key(job))
-    state.timers.add(t.expires_ms, Due.HOLD_EXPIRES, t.job, job.epoch)
-
-
-def _hold_released(state: CellState, t: tr.HoldReleased) -> None:
-    job = state.jobs[t.job]
-    state.pending.remove(state.class_key(job), state.order_key(job))
-    del state.holds[t.job]
-    state.pending.add(state.class_key(job), state.order_key(job))
-    _loosened(state)
-
-
 _APPLY: Final[dict[type[tr.Transition], Callable[[CellState, Any], None]]] = {
     tr.LeaderElected: _leader_elected,
     tr.InboxItemQuarantined: _quarantined,
     tr.CommandRefused: _command_refused,
     tr.CyclePaused: _cycle_paused,
-    tr.NodeUpserted: _node_upserted,
-    tr.NodeRemoved: _node_removed,
-    tr.NodeZonesUpdated: _node_zones_updated,
-    tr.ClusterListStarted: _cluster_list_started,
-    tr.NodesSeen: _nodes_seen,
-    tr.ClusterSynced: _cluster_synced,
-    tr.QueueUpserted: _queue_upserted,
-    tr.QueueRemoved: _queue_removed,
-    tr.EntitlementsSet: _entitlements_set,
+    tr.NodeUpserted: apply_nodes.node_upserted,
+    tr.NodeRemoved: apply_nodes.node_removed,
+    tr.NodeZonesUpdated: apply_nodes.node_zones_updated,
+    tr.ClusterListStarted: apply_nodes.cluster_list_started,
+    tr.NodesSeen: apply_nodes.nodes_seen,
+    tr.ClusterSynced: apply_nodes.cluster_synced,
+    tr.QueueUpserted: apply_queues.queue_upserted,
+    tr.QueueRemoved: apply_queues.queue_removed,
+    tr.EntitlementsSet: apply_queues.entitlements_set,
     tr.JobQueued: _job_queued,
     tr.JobPlaced: _job_placed,
+    tr.JobGrown: _job_grown,
+    tr.JobShrunk: _job_shrunk,
     tr.PodsChanged: _pods_changed,
     tr.JobStarting: _job_changed,
     tr.JobRunning: _job_changed,
@@ -386,8 +343,8 @@ _APPLY: Final[dict[type[tr.Transition], Callable[[CellState, Any], None]]] = {
     tr.JobCancelled: _job_finished,
     tr.JobForgotten: _job_forgotten,
     tr.RequestIdsDropped: _request_ids_dropped,
-    tr.PreemptionRequested: _preemption_requested,
-    tr.HoldMade: _hold_made,
-    tr.HoldReleased: _hold_released,
-    tr.PreemptionAnswered: _preemption_answered,
+    tr.PreemptionRequested: apply_preemption.preemption_requested,
+    tr.HoldMade: apply_preemption.hold_made,
+    tr.HoldReleased: apply_preemption.hold_released,
+    tr.PreemptionAnswered: apply_preemption.preemption_answered,
 }

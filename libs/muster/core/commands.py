@@ -15,6 +15,7 @@ from muster.core.model import (
     NodeSpec,
     Pairs,
     QueueSpec,
+    Shrinks,
     Zone,
 )
 
@@ -53,6 +54,18 @@ class DeleteQueue(Item, tag="DeleteQueue", frozen=True):
     path: str
     expected_revision: int = -1
     request_id: str = ""
+
+
+class ChangeQueues(Item, tag="ChangeQueues", frozen=True):
+    """Many changes of the tree, in this order, as one (rule Q4): all of them or none."""
+
+    changes: tuple[UpsertQueue | DeleteQueue, ...]
+    request_id: str = ""
+
+    @property
+    def path(self) -> str:
+        """What it is about, for a refusal."""
+        return self.changes[0].path if self.changes else ""
 
 
 class CordonNode(Item, tag="CordonNode", frozen=True):
@@ -162,6 +175,7 @@ class PlacementRejected(Item, tag="PlacementRejected", frozen=True):
     pod: int
     code: str = ""
     message: str = ""
+    attempt: int = 0
 
 
 class Entitlement(Struct, array_like=True, frozen=True):
@@ -184,6 +198,9 @@ class PreemptionPlanned(Item, tag="PreemptionPlanned", frozen=True):
     victims: tuple[tuple[str, int], ...] = ()  # (job, epoch); empty: no plan exists
     placement: tuple[GroupPlacement, ...] = ()
     ledger_seq: int = 0
+    shrinks: Shrinks = ()
+    again_at_ms: int = 0  # without a plan: when somebody who is protected now no longer is (rule P4); 0: unknown
+    reason: str = ""  # without a plan: why
 
 
 AnyItem = (
@@ -191,6 +208,7 @@ AnyItem = (
     | CancelJob
     | UpsertQueue
     | DeleteQueue
+    | ChangeQueues
     | CordonNode
     | UpdateJob
     | SuspendJob

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from muster.core import commands, facts, pods, queue_rules, submission
+from muster.core import commands, facts, pods, queue_changes, queue_rules, submission
 from muster.core import transitions as tr
 from muster.core.cycle import run_cycle
 from muster.core.draft import Draft
@@ -151,6 +151,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     commands.CancelJob: lambda draft, _, item: submission.cancel(draft, item),
     commands.UpsertQueue: lambda draft, _, item: queue_rules.upsert(draft, item),
     commands.DeleteQueue: lambda draft, _, item: queue_rules.delete(draft, item),
+    commands.ChangeQueues: lambda draft, _, item: queue_changes.change_queues(draft, item),
     commands.NodesReported: lambda draft, _, item: facts.nodes_reported(draft, item),
     commands.NodeTopologyReported: lambda draft, _, item: facts.topology_reported(draft, item),
     commands.PodsObserved: lambda draft, _, item: pods.observed(draft, item),
@@ -160,7 +161,13 @@ _HANDLERS: Final[dict[type, Handler]] = {
 }
 
 _STRUCTURAL_ITEMS: Final = frozenset(
-    {commands.NodesReported, commands.NodeTopologyReported, commands.UpsertQueue, commands.DeleteQueue}
+    {
+        commands.NodesReported,
+        commands.NodeTopologyReported,
+        commands.UpsertQueue,
+        commands.DeleteQueue,
+        commands.ChangeQueues,
+    }
 )
 
 __all__ = ["Decision", "decide", "leader_elected", "next_wake_ms", "transaction"]

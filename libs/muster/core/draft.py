@@ -16,13 +16,15 @@ from muster.core import commands
 from muster.core import transitions as tr
 from muster.core.apply import STRUCTURAL
 from muster.core.draft_nodes import DraftNodes
+from muster.core.draft_usage import DraftUsage
 from muster.core.errors import Rejected
 from muster.core.gangs import Gang, GangShape, shape_key
 from muster.core.jobs import Job, advance, is_over
 from muster.core.limits import MESSAGE_CHARS_MAX, SUBJECT_CHARS_MAX, TRANSACTION_BYTES_MAX
 from muster.core.model import Amounts, GroupPlacement, InboxPosition, PodChange, TaskGroup
-from muster.core.order import ClassKey, PendingIndex
+from muster.core.order import ClassKey, OrderKey, PendingIndex, class_key, order_key
 from muster.core.overlay import Overlay
+from muster.core.potential import staying
 from muster.core.queues import Queue, QueueTree, Usage
 from muster.core.shortfall import never_fits
 from muster.core.state import CellState, Hold
@@ -92,7 +94,7 @@ class Draft:
         self.releases: list[Release] = []
         self._taken_names: dict[tuple[str, str], str] = {}
         self._freed_names: dict[tuple[str, str], None] = {}
-        self._usage: dict[str, Usage] = {}
+        self.usages = DraftUsage(self.tree)
         self._job_counts: dict[str, int] = {}
         self._gangs: dict[tuple[TaskGroup, ...], Gang] = {}
         self._shapes: dict[tuple[tuple[object, ...], ...], GangShape] = {}
@@ -143,7 +145,14 @@ class Draft:
     def change(self, job: Job, transition: tr.Transition) -> Job:
         """Write a transition of an existing job; returns the job as it is then."""
         job = self.edit(job)
+        self._counts_as(job, -1)
+        if isinstance(transition, tr.JobPreempted):
+            self.usages.shift(job.queue, job.gang.of_positions(staying(job)), -1)
+        elif isinstance(transition, tr.JobShrunk):
+            live = [position for position in transition.pods if not is_over(job.phases[position])]
+            self.usages.shift(job.queue, job.gang.of_positions(live), -1)
         advance(job, transition, self.now_ms)
+        self._counts_as(job, 1)
         self.transitions.append(transition)
         self.bytes += size_of(transition)
         return job
@@ -152,12 +161,15 @@ class Draft:
         """Phases move forward; what is over frees its node and its quota (rule L5)."""
         job = self.edit(job)
         over = [change.pod for change in changes if is_over(change.phase) and not is_over(job.phases[change.pod])]
+        gone = over if job.victim else [position for position in over if position in job.leaving]
         transition = tr.PodsChanged(job.spec.id, job.epoch, changes)
         advance(job, transition, self.now_ms)
         self.emit(transition)
         if over:
             self.loosened = True
-            self.release(job.queue, job.gang.of_positions(over))
+            self._release(job, job.gang.of_positions(over))
+            if gone:
+                self.usages.shift(job.queue, job.gang.of_positions(gone), 1)
             freed = (job.gang.tasks, job.placement, over)
             self.releases.append(freed)
             if self._overlay is not None:
@@ -172,6 +184,7 @@ class Draft:
         self.changed[spec.id] = job
         self._taken_names[spec.namespace, spec.name] = spec.id
         self._job_counts[job.queue] = self._job_counts.get(job.queue, 0) + 1
+        self._counts_as(job, 1)
         self.fresh.add(self.class_key(job), self.order_key(job))
 
     def requeued(self, job: Job) -> None:
@@ -188,11 +201,19 @@ class Draft:
         self.drop_hold(job.spec.id)
 
     def placed(self, job: Job, transition: tr.JobPlaced, size: int, amounts: Amounts) -> None:
-        """The cycle has found a place; the overlay is charged already."""
+        """The cycle has found a place; the overlay is charged already. Without `amounts`, the caller charges."""
         self.transitions.append(transition)
         self.bytes += size
+        if job.gang.minimum_tasks is not None:
+            advance(self.edit(job), transition, self.now_ms)  # it may grow at once
         if amounts:
-            self.charge(job.queue, amounts)
+            self.charge(job, amounts)
+        if self.tree.by_id[job.queue].tracked:
+            self.usages.count_member(job.queue, job.spec, pending=-1, running=1)
+
+    def grown(self, job: Job, groups: tuple[GroupPlacement, ...]) -> None:
+        """More replicas have a place; overlay and usage are charged already."""
+        self.change(job, tr.JobGrown(job.spec.id, job.epoch, groups))
 
     # --- jobs -------------------------------------------------------------------------------------------------------
 
@@ -236,19 +257,17 @@ class Draft:
         return self._never[key]
 
     def class_key(self, job: Job) -> ClassKey:
-        spec = job.spec
-        cluster = spec.cluster_selector[0][1] if spec.cluster_selector else ""
-        return (job.queue, job.gang.shape, cluster, job.suspects, spec.id if spec.id in self.holds else "")
+        return class_key(self.tree.by_id[job.queue], job, held=job.spec.id in self.holds)
 
-    def order_key(self, job: Job) -> tuple[int, int, str]:
-        return self.tree.order_key(job.queue, job.spec.priority, job.submit_ms, job.spec.id)
+    def order_key(self, job: Job) -> OrderKey:
+        return order_key(self.tree.by_id[job.queue], job)
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
     def editable_tree(self) -> QueueTree:
         """The tree, as a copy that this transaction may change."""
         if self.tree is self.state.queues:
-            self.tree = self.tree.copy()
+            self.tree = self.usages.tree = self.tree.copy()
         return self.tree
 
     def live_jobs(self, queue: Queue) -> int:
@@ -256,19 +275,24 @@ class Draft:
 
     def usage(self, queue: Queue) -> Usage:
         """Charged usage, with what this transaction placed and released."""
-        found = self._usage.get(queue.spec.id)
-        return queue.usage if found is None else found
+        return self.usages.charged(queue)
 
-    def charge(self, queue: str, amounts: Amounts) -> None:
-        for q in self.tree.by_id[queue].chain:
-            usage = self._usage.get(q.spec.id)
-            if usage is None:
-                usage = self._usage[q.spec.id] = dict(q.usage)
-            for resource, amount in amounts:
-                usage[resource] = usage.get(resource, 0) + amount
+    def charge(self, job: Job, amounts: Amounts) -> None:
+        """The job holds so much more."""
+        self.usages.charge(job.queue, amounts)
+        if self.tree.by_id[job.queue].tracked:
+            self.usages.count_member(job.queue, job.spec, amounts=amounts)
 
-    def release(self, queue: str, amounts: Amounts) -> None:
-        self.charge(queue, tuple((resource, -amount) for resource, amount in amounts))
+    def _release(self, job: Job, amounts: Amounts) -> None:
+        self.usages.charge(job.queue, tuple((resource, -amount) for resource, amount in amounts))
+        if self.tree.by_id[job.queue].tracked:
+            self.usages.count_member(job.queue, job.spec, amounts=amounts, sign=-1)
+
+    def _counts_as(self, job: Job, sign: int) -> None:
+        """Count the job as pending or running, as it is now, for those who share its queue."""
+        if job.live and self.tree.by_id[job.queue].tracked:
+            running = sign if job.charged else 0
+            self.usages.count_member(job.queue, job.spec, pending=sign - running, running=running)
 
     # --- places -----------------------------------------------------------------------------------------------------
 
@@ -292,8 +316,9 @@ class Draft:
         self.emit(tr.PreemptionRequested(job_id, self.state.requests + len(self.asked_now)))
 
     def make_hold(self, hold: Hold) -> None:
-        self.emit(tr.HoldMade(hold.job, hold.placement, hold.victims, hold.expires_ms))
+        self.emit(tr.HoldMade(hold.job, hold.placement, hold.victims, hold.expires_ms, hold.shrinks))
         self.holds = {**self.holds, hold.job: hold}
+        self._hold_counts(hold, 1)
 
     def release_hold(self, job_id: str, reason: str) -> None:
         """What was kept for the job is free for all."""
@@ -302,5 +327,16 @@ class Draft:
 
     def drop_hold(self, job_id: str) -> None:
         if job_id in self.holds:
+            self._hold_counts(self.holds[job_id], -1)
             self.holds = {job: hold for job, hold in self.holds.items() if job != job_id}
             self.loosened = True
+
+    def _hold_counts(self, hold: Hold, sign: int) -> None:
+        """The holder counts as placed (rule Q3), or no longer."""
+        job = self.job(hold.job)
+        if job is not None:
+            self.usages.shift(job.queue, job.gang.of_groups(hold.placement), sign)
+
+    def lift_hold(self, job_id: str, sign: int = -1) -> None:
+        """While the holder is tried it does not count as placed (1: it does again)."""
+        self._hold_counts(self.holds[job_id], sign)

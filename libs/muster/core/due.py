@@ -7,7 +7,8 @@ timers itself, in `housekeeping`.
 
 from __future__ import annotations
 
-from muster.core.jobs import RUNNING_STATES
+from muster.core.jobs import RUNNING_STATES, late_positions, may_grow
+from muster.core.limits import START_TIMEOUT_MS
 from muster.core.model import JobState
 from muster.core.state import CellState
 from muster.core.timers import Due, TimerEntry
@@ -19,12 +20,14 @@ def wake(state: CellState) -> None:
     kept = []  # those that the leader decides stay until it has
     while others and others[0][0] <= state.now_ms:
         entry = others.pop(0)
-        if entry[1] not in (Due.BACKOFF_OVER, Due.REQUEST_AGAIN):
+        if entry[1] not in (Due.BACKOFF_OVER, Due.REQUEST_AGAIN, Due.GROW_AGAIN):
             kept.append(entry)
         elif not timer_is_spent(state, entry):
             job = state.jobs[entry[2]]
             if entry[1] == Due.BACKOFF_OVER:
                 state.pending.add(state.class_key(job), state.order_key(job))
+            elif entry[1] == Due.GROW_AGAIN:
+                state.pending.may_grow(job.spec.id, may_grow(job, state.now_ms))
             else:
                 state.pending.open(state.pending.classes[state.class_key(job)])
     others.update(kept)
@@ -44,6 +47,13 @@ def timer_is_spent(state: CellState, entry: TimerEntry) -> bool:
         return True
     if what == Due.BACKOFF_OVER:
         return job.state is not JobState.QUEUED
+    if what == Due.GROWN:
+        if job.state not in RUNNING_STATES or job.grown_ms + START_TIMEOUT_MS != due_ms:
+            return True
+        waiting = job.phases.count(0) + job.phases.count(1)
+        return not waiting or bool(job.leaving and not late_positions(job))
+    if what == Due.GROW_AGAIN:
+        return job.state not in RUNNING_STATES or job.grow_after_ms != due_ms
     return job.state not in RUNNING_STATES
 
 

@@ -14,13 +14,16 @@ from typing import Final
 from msgspec import Struct
 
 from muster.core import layout, resources
+from muster.core.draft import Draft
 from muster.core.errors import Code, Rejected
-from muster.core.holds import Kepts
 from muster.core.jobs import Job
 from muster.core.model import Amounts, JobState, Reason
+from muster.core.order import protected
 from muster.core.overlay import Overlay
+from muster.core.potential import entitled
 from muster.core.preemption import cluster_mask
 from muster.core.queues import Queue
+from muster.core.room import Room
 from muster.core.shortfall import Cause, GroupShortfall, Shortfall, shortfall
 from muster.core.state import CellState
 
@@ -171,11 +174,12 @@ def _queued(state: CellState, job: Job, now_ms: int) -> Explanation:
     queue = state.queues.get(job.queue)
     _queue_states(queue, blockers, unblocked)
     _backoff(job, now_ms, blockers)
-    overlay = Overlay(state.nodes)
-    others = {holder: hold for holder, hold in state.holds.items() if holder != job.id}
-    kepts = Kepts(others, state.jobs.get, overlay, state.queues)
-    _limits(job, queue, kepts, blockers, unblocked)
-    _places(state, job, overlay, blockers, unblocked)
+    draft = Draft(state, state.now_ms, 1)  # of the cycle that would look at the job; thrown away
+    room = Room(draft)
+    room.lift(job)
+    _limits(job, queue, room, blockers, unblocked)
+    _shares_of_others(job, queue, room, blockers, unblocked)
+    _places(state, job, draft.overlay, blockers, unblocked)
     preemption = _preemption(state, job, queue)
     waited = _seconds(now_ms - job.submit_ms)
     if blockers:
@@ -208,11 +212,44 @@ def _backoff(job: Job, now_ms: int, blockers: list[Blocker]) -> None:
         blockers.append(Blocker(rule, "backoff", job.id, missing=left_ms, message=message))
 
 
-def _limits(job: Job, queue: Queue, kepts: Kepts, blockers: list[Blocker], unblocked: list[str]) -> None:
+def _shares_of_others(job: Job, queue: Queue, room: Room, blockers: list[Blocker], unblocked: list[str]) -> None:
+    """What allowances, protection and lenders keep it from, beside the limits of its path (rules Q1, P4, F6)."""
+    need = job.gang.minimum_map
+    for above, over in room.over_allowance(job, need):
+        blockers.append(
+            Blocker(
+                rule="Q1",
+                kind=f"{over.key[0].lower()}-limit",
+                subject=above.path,
+                resource=over.resource,
+                needed=over.asked,
+                available=max(over.most - over.used, 0),
+                missing=over.used + over.asked - over.most,
+                message=over.say(above.path),
+            )
+        )
+        unblocked.append(f"less in use by {over.key[0].lower()} {over.key[1]} in queue {above.path}")
+    above_own = room.above_entitlement(queue, need)
+    if above_own and protected(job):
+        told = resources.format_amounts(above_own)
+        message = (
+            f"it cannot be reclaimed from, so it starts only within the entitlement of {queue.path}: {told} too much"
+        )
+        blockers.append(Blocker("P4", "protected", queue.path, message=message))
+        unblocked.append(f"{told} less in use by queue {queue.path}, or preemptible jobs")
+    kept = () if room.entitled(job) else room.kept_by_lenders(need)
+    for resource, missing, withheld in kept:
+        told = resources.format_pair(resource, withheld)
+        message = f"queue {queue.path} would borrow, and lenders keep back {told} of their guarantees"
+        blockers.append(Blocker("F6", "withheld", queue.path, resource=resource, missing=missing, message=message))
+        unblocked.append(f"{resources.format_pair(resource, missing)} more lent by others, or entitled to {queue.path}")
+
+
+def _limits(job: Job, queue: Queue, room: Room, blockers: list[Blocker], unblocked: list[str]) -> None:
     """Rule F6: every limit on the path that the job's minimum would exceed, with what holds keep counted as used."""
     need = job.gang.minimum_map
     for above, limit in queue.limits:
-        held = kepts.usage.get(above.id, {})
+        held = room.held.get(above.id, {})
         for resource, most in limit:
             asked = need.get(resource, 0)
             used = above.usage.get(resource, 0) + max(held.get(resource, 0), 0)
@@ -306,7 +343,8 @@ def _order(state: CellState, job: Job) -> tuple[int, int, tuple[str, ...]]:
     classes = state.pending.of_queue.get(job.queue, {}).values()
     before = sum(found.count_before(mine) for found in classes)
     heads = sorted(key for found in classes for key in found.before(mine, AHEAD_SHOWN))
-    total = sum(len(found) for found in classes) + (0 if state.is_pending(job) else 1)
+    mine_in = state.pending.classes.get(state.class_key(job))
+    total = sum(len(found) for found in classes) + (mine_in is None or not mine_in.holds(mine))
     return before + 1, total, tuple(key[2] for key in heads[:AHEAD_SHOWN])
 
 
@@ -325,7 +363,7 @@ def _shares(state: CellState, job: Job) -> tuple[QueueShare, ...]:
                 queue=queue.path,
                 usage=tuple(sorted(queue.usage.items())),
                 limit=queue.spec.limit,
-                entitled=state.entitled.get(queue.id, ()),
+                entitled=resources.amounts(dict(entitled(queue, state.entitled).amounts)),
                 with_job=resources.amounts(with_job),
                 over=resources.amounts(over),
             )

@@ -14,7 +14,7 @@ import msgspec
 
 from muster.core import layout, resources
 from muster.core import transitions as tr
-from muster.core.model import Amounts, TaskGroup
+from muster.core.model import Amounts, GroupPlacement, TaskGroup
 
 
 class GangShape:
@@ -41,6 +41,7 @@ class Gang:
         "minimum",
         "minimum_map",
         "minimum_tasks",
+        "one_more",
         "per_pod",
         "pods",
         "refs",
@@ -61,9 +62,11 @@ class Gang:
         )
         self.full_map = dict(self.full)
         self.minimum_tasks: tuple[TaskGroup, ...] | None = None  # None: nothing is elastic
+        self.one_more: tuple[TaskGroup, ...] = ()  # by group: one replica of it
         self.minimum = self.full
         if any(t.min_replicas < t.replicas for t in tasks):
             self.minimum_tasks = tuple(msgspec.structs.replace(t, replicas=t.min_replicas) for t in tasks)
+            self.one_more = tuple(msgspec.structs.replace(t, replicas=1, min_replicas=1) for t in tasks)
             self.minimum = resources.total(
                 resources.scale(one, t.min_replicas) for one, t in zip(self.per_pod, tasks, strict=True)
             )
@@ -79,6 +82,10 @@ class Gang:
     def of_counts(self, counts: dict[int, int]) -> Amounts:
         """Totals of so many pods by group."""
         return resources.total(resources.scale(self.per_pod[group], count) for group, count in counts.items())
+
+    def of_groups(self, placement: Sequence[GroupPlacement]) -> Amounts:
+        """Totals of the pods of a placement."""
+        return self.of_counts({group.group: layout.pods_placed(group) for group in placement})
 
     def of_positions(self, positions: Sequence[int]) -> Amounts:
         """Totals of the pods at these positions."""

@@ -49,9 +49,10 @@ def kept_on_nodes(hold: Hold, find: FindJob) -> Kept:
     shares: dict[int, _NodeShare] = {}
     for pod in layout.each_pod(holder.gang.tasks, hold.placement):
         shares.setdefault(pod.node, _NodeShare()).add(holder.gang.per_pod[pod.group], pod.devices, 1)
-    for victim in _victims(hold, find):
+    for victim, live in still_there(hold, find):
+        positions = dict.fromkeys(live)
         for pod in layout.each_pod(victim.gang.tasks, victim.placement):
-            if pod.node in shares and not is_over(victim.phases[pod.position]):
+            if pod.node in shares and pod.position in positions:
                 shares[pod.node].add(victim.gang.per_pod[pod.group], pod.devices, -1)
     groups: list[TaskGroup] = []
     placement: list[GroupPlacement] = []
@@ -78,28 +79,35 @@ def _stand_ins(share: _NodeShare) -> list[tuple[Amounts, bytes]]:
     return [(resources.amounts(amounts), bytes(whole)), *stand_ins]
 
 
-def kept_of_quota(hold: Hold, find: FindJob) -> Usage:
-    """What the holder will use beyond what its victims still use (committed usage, rule Q3)."""
+def kept_of_quota(hold: Hold, find: FindJob, tree: QueueTree) -> dict[str, Usage]:
+    """By queue of the holder's path: what the holder will use beyond what its victims there still use."""
     holder = find(hold.job)
     if holder is None:
         return {}
-    counts = {group.group: layout.pods_placed(group) for group in hold.placement}
-    kept = dict(holder.gang.of_counts(counts))
-    for victim in _victims(hold, find):
-        live = [
-            pod.position
-            for pod in layout.each_pod(victim.gang.tasks, victim.placement)
-            if not is_over(victim.phases[pod.position])
-        ]
-        for resource, amount in victim.gang.of_positions(live):
-            kept[resource] = kept.get(resource, 0) - amount
-    return {resource: amount for resource, amount in kept.items() if amount > 0}
+    need = holder.gang.of_groups(hold.placement)
+    kept = {queue.id: dict(need) for queue in tree.by_id[holder.queue].chain}
+    for victim, live in still_there(hold, find):
+        amounts = victim.gang.of_positions(live)
+        for queue in tree.by_id[victim.queue].chain:
+            if queue.id in kept:
+                usage = kept[queue.id]
+                for resource, amount in amounts:
+                    usage[resource] = usage.get(resource, 0) - amount
+    return {queue: {r: amount for r, amount in usage.items() if amount > 0} for queue, usage in kept.items()}
 
 
-def _victims(hold: Hold, find: FindJob) -> list[Job]:
-    """Those that still hold something."""
-    jobs = [(find(job_id), epoch) for job_id, epoch in hold.victims]
-    return [job for job, epoch in jobs if job is not None and job.epoch == epoch and job.charged]
+def still_there(hold: Hold, find: FindJob) -> list[tuple[Job, list[int]]]:
+    """Jobs that make room for the holder, with the positions that were to go and are not over yet."""
+    found = []
+    for job_id, epoch in hold.victims:
+        job = find(job_id)
+        if job is not None and job.epoch == epoch and job.charged:
+            found.append((job, [p for p, phase in enumerate(job.phases) if not is_over(phase)]))
+    for job_id, epoch, positions in hold.shrinks:
+        job = find(job_id)
+        if job is not None and job.epoch == epoch and job.charged:
+            found.append((job, [p for p in positions if p in job.leaving]))
+    return found
 
 
 class Kepts:
@@ -107,9 +115,8 @@ class Kepts:
 
     def __init__(self, holds: dict[str, Hold], find: FindJob, overlay: Overlay, tree: QueueTree) -> None:
         self._overlay = overlay
-        self._tree = tree
         self._on_nodes: dict[str, Kept] = {}
-        self._of_quota: dict[str, tuple[str, Usage]] = {}
+        self._of_quota: dict[str, dict[str, Usage]] = {}  # job -> queue id -> held
         self.usage: dict[str, Usage] = {}  # queue id -> held, along the paths
         for job_id in sorted(holds):
             holder = find(job_id)
@@ -117,29 +124,28 @@ class Kepts:
                 continue
             kept = self._on_nodes[job_id] = kept_on_nodes(holds[job_id], find)
             overlay.charge(*kept)
-            quota = kept_of_quota(holds[job_id], find)
-            self._of_quota[job_id] = (holder.queue, quota)
-            self._count(holder.queue, quota, 1)
+            quota = self._of_quota[job_id] = kept_of_quota(holds[job_id], find, tree)
+            self._count(quota, 1)
 
     def lift(self, job_id: str) -> None:
         """Without this job's hold: it is being tried."""
         if job_id in self._on_nodes:
             self._overlay.release(*self._on_nodes[job_id])
-            self._count(*self._of_quota[job_id], -1)
+            self._count(self._of_quota[job_id], -1)
 
     def restore(self, job_id: str) -> None:
         """It did not fit."""
         if job_id in self._on_nodes:
             self._overlay.charge(*self._on_nodes[job_id])
-            self._count(*self._of_quota[job_id], 1)
+            self._count(self._of_quota[job_id], 1)
 
     def drop(self, job_id: str) -> None:
         """It was placed; its hold was lifted before."""
         self._on_nodes.pop(job_id, None)
         self._of_quota.pop(job_id, None)
 
-    def _count(self, queue: str, quota: Usage, sign: int) -> None:
-        for q in self._tree.by_id[queue].chain:
-            usage = self.usage.setdefault(q.id, {})
-            for resource, amount in quota.items():
+    def _count(self, quota: dict[str, Usage], sign: int) -> None:
+        for queue, kept in quota.items():
+            usage = self.usage.setdefault(queue, {})
+            for resource, amount in kept.items():
                 usage[resource] = usage.get(resource, 0) + sign * amount

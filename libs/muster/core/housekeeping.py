@@ -12,7 +12,8 @@ from typing import Final
 from muster.core import transitions as tr
 from muster.core.draft import Draft
 from muster.core.due import start_is_spent, timer_is_spent
-from muster.core.jobs import GONE, RUNNING, RUNNING_STATES, Job, is_over, live_positions, node_of
+from muster.core.elastic import can_do_without, shrink, suspects_of
+from muster.core.jobs import GONE, RUNNING_STATES, Job, late_positions, live_positions
 from muster.core.limits import (
     FINISHED_JOBS_MAX,
     FINISHED_TTL_MS,
@@ -68,6 +69,8 @@ def _timers(draft: Draft) -> Iterator[None]:
             if job is not None and job.epoch == epoch and job.state in RUNNING_STATES:
                 _max_runtime(draft, job)
                 yield
+        elif what == Due.GROWN:
+            yield from _late_replicas(draft, draft.job(job_id), epoch)
         elif what == Due.HOLD_EXPIRES and job_id in draft.holds:
             draft.release_hold(job_id, "the victims were not gone in time")
             yield
@@ -85,6 +88,19 @@ def _max_runtime(draft: Draft, job: Job) -> None:
     finish_stopping(draft, draft.change(job, stopping))
 
 
+def _late_replicas(draft: Draft, job: Job | None, epoch: int) -> Iterator[None]:
+    """Rule L3 for replicas that were added to a running job: those that did not start leave again."""
+    if job is None or job.epoch != epoch or job.state is not JobState.RUNNING:
+        return
+    late = late_positions(job)
+    message = f"{len(late)} pods did not start in {START_TIMEOUT_MS // 1000} s"
+    if late and can_do_without(job, late):
+        shrink(draft, job, late, Reason.START_TIMEOUT, message)
+    elif late:
+        requeue(draft, job, Reason.START_TIMEOUT, message, suspects_of(job, late))
+    yield
+
+
 def _start_timeouts(draft: Draft) -> Iterator[None]:
     """Rule L3: a gang that does not become ready is taken down; where it did not start is suspect."""
     for placed_ms, job_id, epoch in draft.state.timers.starts:
@@ -95,8 +111,8 @@ def _start_timeouts(draft: Draft) -> Iterator[None]:
             continue
         if job.epoch != epoch or job.state not in (JobState.PLACED, JobState.STARTING):
             continue
-        late = [p for p, phase in enumerate(job.phases) if phase != RUNNING and not is_over(phase)]
-        suspects = tuple(sorted({node_of(job, position) for position in late} - {-1}))
+        late = late_positions(job)
+        suspects = suspects_of(job, late)
         message = f"{len(late)} of {len(job.phases) - job.unplaced} pods did not start in {START_TIMEOUT_MS // 1000} s"
         requeue(draft, job, Reason.START_TIMEOUT, message, suspects)
         yield
@@ -135,7 +151,7 @@ def _forgetting(draft: Draft) -> Iterator[None]:
 
 def next_wake_ms(state: CellState) -> int | None:
     """When `decide` has something to do although no item came; not after `state.now_ms`: at once. None: never."""
-    if state.vanished or state.cycle_after is not None or state.pending.has_candidates or _drains(state):
+    if state.vanished or state.pending.paused or state.pending.has_candidates or _drains(state):
         return state.now_ms
     due = []
     timers = state.timers

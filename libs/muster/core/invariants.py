@@ -7,10 +7,13 @@ with `apply`; tests and the simulation call it at every step. Anything it finds 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from itertools import pairwise
 
 from muster.core import layout, resources
 from muster.core.errors import InvariantBroken
-from muster.core.jobs import GONE, Job
+from muster.core.invariants_potential import check_usage
+from muster.core.invariants_queues import check_counts
+from muster.core.jobs import GONE, Job, may_grow
 from muster.core.lifecycle import CHARGED, TERMINAL
 from muster.core.model import JobState
 from muster.core.resources import DEVICE_MILLIS, PODS
@@ -26,11 +29,14 @@ def check(state: CellState) -> None:
         _check_job(job)
     _check_nodes(state)
     _check_queues(state)
+    check_counts(state)
     _check_pending(state)
     _check_names(state)
     _check_finished(state)
     _check_gangs(state)
     _check_holds(state)
+    _check_accounts(state)
+    check_usage(state)
 
 
 class Before:
@@ -79,12 +85,27 @@ def _check_job(job: Job) -> None:
     if len(job.phases) != sum(task.replicas for task in job.spec.tasks):
         _fail(f"I2: job {job.id} has {len(job.phases)} phases")
     out = sum(task.replicas for task in job.spec.tasks) - sum(placed.values())
-    if out != job.unplaced or list(job.phases).count(GONE) < out:
+    if out > job.unplaced or list(job.phases).count(GONE) < job.unplaced:
         _fail(f"I2: job {job.id} leaves out {out}, not {job.unplaced}")
-    if job.state is not JobState.STOPPING and any(phase in (4, 5) for phase in _placed_phases(job)):
-        _fail(f"I2: job {job.id} is {job.state} although it lost pods")
+    if list(job.leaving) != sorted({*job.leaving}) or any(job.phases[position] in OVER for position in job.leaving):
+        _fail(f"G1: job {job.id} has pods leaving that are over: {job.leaving}")
+    if job.state is not JobState.STOPPING:
+        _check_members(job)
     if all(phase in OVER for phase in _placed_phases(job)):
         _fail(f"I4: job {job.id} is {job.state} although nothing of it runs")
+
+
+def _check_members(job: Job) -> None:
+    """I2, G1: what is gone was left out or has left, nothing has failed, and every group keeps its minimum."""
+    phases = list(job.phases)
+    if 4 in phases or phases.count(GONE) != job.unplaced:
+        _fail(f"I2: job {job.id} is {job.state} although it lost pods")
+    first = 0
+    for task in job.spec.tasks:
+        there = [p for p in range(first, first + task.replicas) if phases[p] != GONE and p not in job.leaving]
+        if len(there) < task.min_replicas:
+            _fail(f"I2: job {job.id} is {job.state} with {len(there)} of {task.name}")
+        first += task.replicas
 
 
 def _placed_phases(job: Job) -> list[int]:
@@ -139,6 +160,7 @@ def _check_queues(state: CellState) -> None:
     """I3: usage is the sum of what is placed; the tree is a tree."""
     tree = state.queues
     usage: dict[str, Counter[str]] = defaultdict(Counter)
+    leaving: dict[str, Counter[str]] = defaultdict(Counter)
     live: Counter[str] = Counter()
     running: dict[str, list[str]] = defaultdict(list)
     placed: dict[str, Counter[int]] = defaultdict(Counter)
@@ -154,9 +176,14 @@ def _check_queues(state: CellState) -> None:
                 usage[above][PODS] += 1
                 for resource, amount in job.spec.tasks[pod.group].requests:
                     usage[above][resource] += amount
+                if job.victim or pod.position in job.leaving:
+                    leaving[above] += Counter({**dict(job.spec.tasks[pod.group].requests), PODS: 1})
+    held = _held(state)
     for queue_id, queue in tree.by_id.items():
         if queue.usage != {resource: amount for resource, amount in usage[queue_id].items() if amount}:
             _fail(f"I3: queue {queue.path} has usage {queue.usage}, not {dict(usage[queue_id])}")
+        if queue.leaving != leaving[queue_id] or queue.held != held[queue_id]:
+            _fail(f"Q3: queue {queue.path} has {queue.leaving} leaving, {queue.held} held")
         if queue.jobs != live[queue_id] or sorted(queue.running) != sorted(running[queue_id]):
             _fail(f"I3: queue {queue.path} counts {queue.jobs} jobs, {len(queue.running)} running")
         if queue.placed != dict(placed[queue_id]):
@@ -167,6 +194,19 @@ def _check_queues(state: CellState) -> None:
             _fail(f"Q1: queue {queue.path} has lost its place")
     if set(live) | set(running) > set(tree.by_id) or len(tree.by_path) != len(tree.by_id):
         _fail("Q1: a job's queue is gone")
+
+
+def _held(state: CellState) -> dict[str, Counter[str]]:
+    held: dict[str, Counter[str]] = defaultdict(Counter)
+    for hold in state.holds.values():
+        job = state.jobs[hold.job]
+        for group in hold.placement:
+            pods = sum(count for _, count in group.runs)
+            for above in _path(state, job.queue):
+                held[above][PODS] += pods
+                for resource, amount in job.spec.tasks[group.group].requests:
+                    held[above][resource] += amount * pods
+    return held
 
 
 def _path(state: CellState, queue: str) -> list[str]:
@@ -195,7 +235,10 @@ def _check_pending(state: CellState) -> None:
         keys = found.keys[found.head :]
         if keys != sorted(keys) or not keys or pending.of_queue[class_key[0]][class_key] is not found:
             _fail("I7: a pending class is out of order")
-    for marks in (pending.opened, pending.opened_since, pending.reopened):
+    grows = {j.id for j in state.jobs.values() if j.gang.minimum_tasks is not None and may_grow(j, state.now_ms)}
+    if set(pending.growing) != grows or not set(pending.growing_opened) <= grows:
+        _fail("G1: the elastic jobs that could grow differ from those that are looked at")
+    for marks in (pending.opened, pending.reopened):
         if any(pending.classes.get(key) is not found for key, found in marks.items()):
             _fail("I7: a mark points to a class that is gone")
 
@@ -238,3 +281,23 @@ def _check_holds(state: CellState) -> None:
         job = state.jobs.get(job_id)
         if job is None or job.state is not JobState.QUEUED:
             _fail(f"P5: {job_id} holds or asks although it is not queued")
+
+
+def _check_accounts(state: CellState) -> None:
+    """I3: what accounts are charged for is what runs; periods are in order and touch the present."""
+    want: dict[tuple[str, str, str, int], Counter[str]] = defaultdict(Counter)
+    for job in state.jobs.values():
+        for pod in _live_pods(job):
+            account = (job.queue, job.spec.namespace, job.spec.submitter, job.spec.priority)
+            want[account][PODS] += 1
+            for resource, amount in job.spec.tasks[pod.group].requests:
+                want[account][resource] += amount
+    have = {account: rate.amounts for account, rate in state.accounts.rates.items()}
+    if have != {account: {r: n for r, n in amounts.items() if n} for account, amounts in want.items()}:
+        _fail(f"I3: accounts are charged {have}, not {dict(want)}")
+    periods = state.accounts.periods
+    for earlier, later in pairwise(periods):
+        if earlier.end_ms > later.start_ms or not earlier.tallies:
+            _fail(f"I3: periods {earlier.start_ms} and {later.start_ms} overlap, or the first is empty")
+    if periods and not periods[-1].start_ms <= state.now_ms < periods[-1].end_ms:
+        _fail("I3: the open period is not the present")

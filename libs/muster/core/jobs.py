@@ -5,7 +5,8 @@ charges right; `decide` calls it on a copy, so that what it decides next in the 
 decided before. The table of `lifecycle` is asked first, always (rule L1).
 
 A pod that has reached SUCCEEDED, FAILED or GONE stays what it is: a finished pod that is cleaned away later has still
-succeeded. Positions that the placement leaves out (elastic replicas above the minimum) are GONE from the start.
+succeeded. Positions that the placement leaves out (elastic replicas above the minimum) are GONE from the start, and
+become GONE again when the job is shrunk; in a job that is not stopping, GONE means vacant.
 """
 
 from __future__ import annotations
@@ -67,6 +68,11 @@ class Job(Struct, gc=False):
     requeues: int = 0  # by trouble, for the backoff
     preemptions: int = 0  # rule P4
     attempts: tuple[Attempt, ...] = ()
+    leaving: tuple[int, ...] = ()  # positions that were asked to leave a job that goes on (JobShrunk), not over yet
+    regrown: dict[int, int] = msgspec.field(default_factory=dict)  # position -> attempt, of those used again
+    grow_after_ms: int = 0  # it does not grow before: replicas were lost or refused
+    grown_ms: int = 0  # when it grew last
+    victim: bool = False  # stopping because another job takes its place: not in committed usage (rule Q3)
 
     @property
     def id(self) -> str:
@@ -85,7 +91,46 @@ class Job(Struct, gc=False):
         """An independent job to try things on."""
         twin = msgspec.structs.replace(self)
         twin.phases = bytearray(self.phases)
+        twin.regrown = dict(self.regrown)
         return twin
+
+    def attempt_of(self, position: int) -> int:
+        """Which run of the pod this is within the epoch (LOG-15)."""
+        return self.regrown.get(position, 0)
+
+    def vacant(self) -> list[int]:
+        """Positions that growth may use, ascending. Of a job that is placed and not stopping."""
+        if not self.unplaced:
+            return []
+        return [position for position, phase in enumerate(self.phases) if phase == GONE]
+
+    def vacant_in(self, group: int) -> int:
+        """How many replicas of a group are vacant. Of a job that is placed and not stopping."""
+        first = self.gang.firsts[group]
+        return self.phases.count(GONE, first, first + self.gang.tasks[group].replicas)
+
+    def spare(self) -> dict[int, list[int]]:
+        """By group: placed positions that run or will, if there are more of them than the minimum needs (rule G1).
+
+        A pod that succeeded counts towards the minimum. Any `spare_count` of these may leave.
+        """
+        found = {}
+        for number in range(len(self.gang.tasks)):
+            if self.spare_count(number) > 0:
+                found[number] = self.staying(number)
+        return found
+
+    def staying(self, group: int) -> list[int]:
+        """Placed positions of a group that are neither over nor leaving."""
+        first = self.gang.firsts[group]
+        end = first + self.gang.tasks[group].replicas
+        return [p for p in range(first, end) if self.phases[p] < SUCCEEDED and p not in self.leaving]
+
+    def spare_count(self, group: int) -> int:
+        """How many of the group may leave so that it keeps its minimum; negative: so many are missing."""
+        task, first = self.gang.tasks[group], self.gang.firsts[group]
+        succeeded = self.phases.count(SUCCEEDED, first, first + task.replicas)
+        return len(self.staying(group)) + succeeded - task.min_replicas
 
     def pods_over(self) -> bool:
         """Whether nothing of the placement runs or may still run."""
@@ -103,6 +148,21 @@ class Job(Struct, gc=False):
             if phases.count(RUNNING, first, end) + phases.count(SUCCEEDED, first, end) < task.min_replicas:
                 return False
         return True
+
+
+def may_grow(job: Job, now_ms: int) -> bool:
+    """Whether an elastic job could use more replicas (rule G1)."""
+    return (
+        job.unplaced > 0
+        and job.state in RUNNING_STATES
+        and job.grow_after_ms <= now_ms
+        and not job.phases.count(SUCCEEDED)
+    )
+
+
+def late_positions(job: Job) -> list[int]:
+    """Positions that should run and do not yet."""
+    return [p for p, phase in enumerate(job.phases) if phase < RUNNING and p not in job.leaving]
 
 
 def is_over(phase: int) -> bool:
@@ -146,11 +206,45 @@ def node_of(job: Job, position: int) -> int:
 def advance(job: Job, transition: tr.Transition, now_ms: int) -> None:
     """What `transition` does to `job`. Raises InvariantBroken if it is not possible in the job's state."""
     if isinstance(transition, tr.PodsChanged):
-        for change in transition.pods:
-            job.phases[change.pod] = change.phase
+        _pods_changed(job, transition)
         return
     job.state = lifecycle.after(job.state, type(transition), job.spec.id)
     _EFFECTS[type(transition)](job, transition, now_ms)
+
+
+def _pods_changed(job: Job, t: tr.PodsChanged) -> None:
+    for change in t.pods:
+        job.phases[change.pod] = change.phase
+        if job.leaving and is_over(change.phase) and change.pod in job.leaving:
+            job.leaving = tuple(position for position in job.leaving if position != change.pod)
+            job.unplaced += change.phase == GONE
+
+
+def _grown(job: Job, t: tr.JobGrown, now_ms: int) -> None:
+    job.grown_ms = now_ms
+    before = {group.group: layout.pods_placed(group) for group in job.placement}
+    job.placement, positions = layout.grown(job.gang.tasks, job.placement, t.groups, job.vacant())
+    for position in positions:
+        group = job.gang.group_of(position)
+        if position - job.gang.firsts[group] < before.get(group, 0):
+            job.regrown[position] = job.attempt_of(position) + 1
+        job.phases[position] = 0
+    job.unplaced -= len(positions)
+
+
+def _shrunk(job: Job, t: tr.JobShrunk, _now_ms: int) -> None:
+    over = [position for position in t.pods if is_over(job.phases[position])]
+    job.unplaced += len(over)
+    job.leaving = tuple(sorted({*job.leaving, *t.pods} - set(over)))
+    job.grow_after_ms = max(job.grow_after_ms, t.not_before_ms)
+    _avoid(job, t.suspects)
+
+
+def _avoid(job: Job, suspects: tuple[int, ...]) -> None:
+    """These nodes, too; the oldest are forgotten."""
+    if suspects:
+        older = tuple(node for node in job.suspects if node not in suspects)
+        job.suspects = (*older, *suspects)[-SUSPECTS_MAX:]
 
 
 def _placed(job: Job, t: tr.JobPlaced, now_ms: int) -> None:
@@ -189,9 +283,7 @@ def _stopping(job: Job, t: tr.JobStopping, _now_ms: int) -> None:
     job.exit_code = t.exit_code
     if t.next == JobState.QUEUED:
         job.requeues += 1
-    if t.suspects:
-        older = tuple(node for node in job.suspects if node not in t.suspects)
-        job.suspects = (*older, *t.suspects)[-SUSPECTS_MAX:]
+    _avoid(job, t.suspects)
 
 
 def _preempted(job: Job, t: tr.JobPreempted, _now_ms: int) -> None:
@@ -200,6 +292,7 @@ def _preempted(job: Job, t: tr.JobPreempted, _now_ms: int) -> None:
     job.message = f"preempted by job {t.by}"
     job.not_before_ms = t.not_before_ms
     job.preemptions += 1
+    job.victim = True
 
 
 def _requeued(job: Job, t: tr.JobRequeued, now_ms: int) -> None:
@@ -252,10 +345,16 @@ def _end_attempt(job: Job, reason: str, now_ms: int) -> None:
     )
     job.attempts = (*job.attempts, attempt)[-ATTEMPTS_KEPT_MAX:]
     job.placement = ()
+    job.leaving = ()
+    job.regrown = {}
+    job.grow_after_ms = job.grown_ms = 0
+    job.victim = False
 
 
 _EFFECTS: Final[dict[type[tr.Transition], Callable[[Job, Any, int], None]]] = {
     tr.JobPlaced: _placed,
+    tr.JobGrown: _grown,
+    tr.JobShrunk: _shrunk,
     tr.JobStarting: _starting,
     tr.JobRunning: _running,
     tr.JobStopping: _stopping,

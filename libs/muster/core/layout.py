@@ -1,8 +1,10 @@
 """The pods of a placement, one by one: what `GroupPlacement`'s runs and device bytes mean.
 
 A job's pods are numbered through: groups in order, replicas in order, whether placed or not, so a pod keeps its
-position when an elastic group grows. Within a group the placed pods are the first ones, laid along the runs. `apply`,
-the node table, explain and the binder read placements through this module; only the overlay writes them.
+position when an elastic group grows. Within a group the positions that were ever placed in this epoch are the first
+ones, laid along the runs; a pod that has left keeps its place there until the position is used again (`grown`), and the
+job's phases say that it is gone. `apply`, the node table, explain and the binder read placements through this module;
+only the overlay writes them.
 """
 
 from __future__ import annotations
@@ -105,3 +107,51 @@ def runs_of(placement: Sequence[GroupPlacement]) -> Iterator[tuple[int, int, int
         for node, count in group.runs:
             yield group.group, node, count, group.devices[at : at + width * count]
             at += width * count
+
+
+def grown(
+    tasks: Sequence[TaskGroup],
+    placement: Sequence[GroupPlacement],
+    added: Sequence[GroupPlacement],
+    vacant: Sequence[int],
+) -> tuple[tuple[GroupPlacement, ...], list[int]]:
+    """The placement with the pods of `added` in it, and the positions they take.
+
+    Each group's new pods take its first positions of `vacant` (ascending), so nothing is left out before the last one.
+    """
+    firsts = first_positions(tasks)
+    merged = {group.group: group for group in placement}
+    taken: list[int] = []
+    for group in added:
+        first = firsts[group.group]
+        free = [p for p in vacant if first <= p < first + tasks[group.group].replicas][: pods_placed(group)]
+        merged[group.group] = _merged(merged.get(group.group), group, [p - first for p in free])
+        taken += free
+    return tuple(merged[number] for number in sorted(merged)), sorted(taken)
+
+
+def _merged(old: GroupPlacement | None, new: GroupPlacement, replicas: Sequence[int]) -> GroupPlacement:
+    """`old` with the pods of `new` at these replicas."""
+    nodes: list[int] = []
+    chunks: list[bytes] = []
+    for part, at in ((old, None), (new, replicas)):
+        if part is None:
+            continue
+        width, index = devices_per_pod(part), 0
+        for node, count in part.runs:
+            for _ in range(count):
+                replica = index if at is None else at[index]
+                chunk = part.devices[index * width : (index + 1) * width]
+                if replica < len(nodes):
+                    nodes[replica], chunks[replica] = node, chunk
+                else:
+                    nodes.append(node)
+                    chunks.append(chunk)
+                index += 1
+    runs: list[tuple[int, int]] = []
+    for node in nodes:
+        if runs and runs[-1][0] == node:
+            runs[-1] = (node, runs[-1][1] + 1)
+        else:
+            runs.append((node, 1))
+    return GroupPlacement(new.group, tuple(runs), b"".join(chunks))

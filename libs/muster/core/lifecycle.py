@@ -25,18 +25,24 @@ TABLE: Final[Mapping[S, Mapping[type[tr.Transition], S]]] = {
         tr.JobFailed: S.FAILED,
     },
     S.PLACED: {
+        tr.JobGrown: S.PLACED,
+        tr.JobShrunk: S.PLACED,
         tr.JobStarting: S.STARTING,
         tr.JobStopping: S.STOPPING,
         tr.JobPreempted: S.STOPPING,
         tr.JobSucceeded: S.SUCCEEDED,  # pods came and went between two reports
     },
     S.STARTING: {
+        tr.JobGrown: S.STARTING,
+        tr.JobShrunk: S.STARTING,
         tr.JobRunning: S.RUNNING,
         tr.JobStopping: S.STOPPING,
         tr.JobPreempted: S.STOPPING,
         tr.JobSucceeded: S.SUCCEEDED,
     },
     S.RUNNING: {
+        tr.JobGrown: S.RUNNING,
+        tr.JobShrunk: S.RUNNING,
         tr.JobStopping: S.STOPPING,
         tr.JobPreempted: S.STOPPING,
         tr.JobSucceeded: S.SUCCEEDED,

@@ -16,6 +16,7 @@ type_ = type  # `type` reads as a field name elsewhere
 
 Amounts = tuple[tuple[str, int], ...]  # (resource, amount), sorted by resource, amounts > 0
 Pairs = tuple[tuple[str, str], ...]  # labels, selectors: sorted by key
+Shrinks = tuple[tuple[str, int, tuple[int, ...]], ...]  # (job, epoch, positions): elastic replicas that leave
 
 
 class JobState(StrEnum):
@@ -60,6 +61,7 @@ class Reason(StrEnum):
     START_TIMEOUT = "StartTimeout"
     POD_GONE = "PodDeletedByOthers"
     QUEUE_DRAINED = "QueueDrained"
+    SHRUNK = "Shrunk"  # replicas beyond the minimum were taken away for another job (rule P2c)
 
 
 class Toleration(Struct, array_like=True, frozen=True, gc=False):
@@ -127,6 +129,14 @@ class JobSpec(Struct, array_like=True, frozen=True):
     options: JobOptions | None = None
 
 
+class Allowance(Struct, array_like=True, frozen=True):
+    """What each namespace, or each user, may have in a queue at most (rule Q1). -1 and absent resources: no limit."""
+
+    pending_jobs: int = -1  # live jobs that are not placed
+    running_jobs: int = -1  # jobs that are charged
+    resources: Amounts = ()  # charged usage
+
+
 class QueueSpec(Struct, array_like=True, frozen=True):
     """A queue as stored (rule Q1): the path is derived from the parents' names, so a move renames nothing."""
 
@@ -143,6 +153,10 @@ class QueueSpec(Struct, array_like=True, frozen=True):
     limit: Amounts = ()
     lending_limit: Amounts = ()
     labels: Pairs = ()
+    per_namespace: Allowance = Allowance()
+    per_user: Allowance = Allowance()
+    fair_by: str = "NAMESPACE"  # NAMESPACE | USER: between whom a queue with ordering FAIR is fair (rule F5)
+    min_runtime_ms: int = 0  # rule P4: its jobs are not preempted before they have run that long
 
 
 class Zone(Struct, array_like=True, frozen=True):

@@ -1,26 +1,52 @@
 """Pending jobs in classes, each class in order.
 
-All jobs of a class are in one queue, of one shape, avoid the same nodes and have the same hold (or none). So when the
-first of a class does not fit, none of them does, and the scheduling cycle skips the rest. A class that was found
-blocked stays *closed* until something is loosened somewhere (capacity, usage or a rule), or until a job comes in front
-of it. Cost follows what changed, not how many jobs wait.
+All jobs of a class are in one queue, of one shape, avoid the same nodes, have the same hold (or none), share the same
+allowances and are protected or not (rule P4). So when the first of a class does not fit, none of them does, and the
+scheduling cycle skips the rest. A class that was found blocked stays *closed* until something is loosened somewhere
+(capacity, usage or a rule), or until a job comes in front of it. Cost follows what changed, not how many jobs wait.
+Placed elastic jobs that could grow are classes of their own: `growing`.
 
-Which classes are open is part of the state: it follows from the transitions (`CyclePaused` says how far a cycle came)
-and is stored in snapshots, so every replica spends the same work units on the same decision (I8).
+Which classes are open is part of the state: it follows from the transitions (`CyclePaused` says what a cycle has found
+blocked) and is stored in snapshots, so every replica spends the same work units on the same decision (I8).
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
 
 from muster.core.gangs import GangShape
-from muster.core.queues import PRIORITY_SPAN
+from muster.core.jobs import Job
+from muster.core.limits import PREEMPTIONS_MAX
+from muster.core.queues import Queue
 
-OrderKey = tuple[int, int, str]
+OrderKey = tuple[int, int, str]  # within a leaf queue, or a member of a fair one
 ClassKey = tuple[
-    str, GangShape, str, tuple[int, ...], str
-]  # queue, shape, cluster, nodes avoided, job id if it has a hold
+    str, GangShape, str, tuple[int, ...], str, str, bool
+]  # queue, shape, cluster, nodes avoided, job id if it has a hold, member, protected
+
+
+def order_key(queue: Queue, job: Job) -> OrderKey:
+    """Job priority (not in FIFO), submit time, id: the total order of the jobs of a leaf (rule F5)."""
+    return (0 if queue.fifo else -job.spec.priority, job.submit_ms, job.spec.id)
+
+
+def class_key(queue: Queue, job: Job, *, held: bool) -> ClassKey:
+    """Which pending jobs fit or do not fit together with it."""
+    spec = job.spec
+    cluster = spec.cluster_selector[0][1] if spec.cluster_selector else ""
+    member = f"{spec.namespace}\0{spec.submitter}" if queue.tracked else ""
+    return (job.queue, job.gang.shape, cluster, job.suspects, spec.id if held else "", member, protected(job))
+
+
+def protected(job: Job) -> bool:
+    """Whether no other queue can reclaim what it uses, so that it may start only within E (rule P4)."""
+    return not job.spec.preemptible or job.preemptions >= PREEMPTIONS_MAX
+
+
+def priority_of(key: OrderKey) -> int:
+    """The job priority in an order key, of queues that do not ignore it."""
+    return -key[0]
 
 
 class PendingClass:
@@ -39,9 +65,10 @@ class PendingClass:
     def first(self) -> OrderKey:
         return self.keys[self.head]
 
-    def after(self, key: OrderKey | None) -> int:
-        """Index into `keys` of the first job behind `key`."""
-        return self.head if key is None else bisect_right(self.keys, key, lo=self.head)
+    def holds(self, key: OrderKey) -> bool:
+        """Whether this job is in the class."""
+        index = bisect_left(self.keys, key, lo=self.head)
+        return index < len(self.keys) and self.keys[index] == key
 
     def count_before(self, key: OrderKey) -> int:
         return bisect_left(self.keys, key, lo=self.head) - self.head
@@ -76,50 +103,50 @@ class PendingClass:
 class PendingIndex:
     """All classes; which of them the cycle has to look at.
 
-    A pass of the cycle goes once through the order, over one or more transactions. A full pass looks at every class,
-    any other one only at the opened ones.
+    A pass of the cycle looks at every class (a full pass) or at the opened ones only, over one or more transactions.
     """
 
     def __init__(self) -> None:
         self.classes: dict[ClassKey, PendingClass] = {}
         self.of_queue: dict[str, dict[ClassKey, PendingClass]] = {}
         self.opened: dict[ClassKey, PendingClass] = {}  # what this pass, or the next one, has to look at
-        self.opened_since: dict[ClassKey, PendingClass] = {}  # of these: since the pass that is now paused began
         self.reopened: dict[ClassKey, PendingClass] = {}  # by what this pass placed: for the next one
+        self.growing: dict[str, None] = {}  # placed elastic jobs that have a vacant position they may use
+        self.growing_opened: dict[str, None] = {}  # of these: what this pass, or the next one, has to look at
+        self.paused = False  # a pass goes on in the next transaction
         self.all_open = False  # something was loosened: the next pass is a full one
         self.again = False  # something was loosened by this pass itself: the pass after it is a full one
 
     def __len__(self) -> int:
         return sum(len(c) for c in self.classes.values())
 
-    def add(self, class_key: ClassKey, key: OrderKey) -> None:
-        found = self.classes.get(class_key)
+    def add(self, key: ClassKey, order: OrderKey) -> None:
+        found = self.classes.get(key)
         if found is None:
-            found = self.classes[class_key] = PendingClass(class_key)
-            self.of_queue.setdefault(class_key[0], {})[class_key] = found
-        if found.add(key):
+            found = self.classes[key] = PendingClass(key)
+            self.of_queue.setdefault(key[0], {})[key] = found
+        if found.add(order):
             self.open(found)  # nothing is known of a new first job: it may have the priority to preempt
 
-    def remove(self, class_key: ClassKey, key: OrderKey) -> None:
-        found = self.classes[class_key]
-        found.remove(key)
+    def remove(self, key: ClassKey, order: OrderKey) -> None:
+        found = self.classes[key]
+        found.remove(order)
         if len(found) == 0:
-            del self.classes[class_key]
-            self._close(class_key)
-            self.reopened.pop(class_key, None)
-            of_queue = self.of_queue[class_key[0]]
-            del of_queue[class_key]
+            del self.classes[key]
+            self.opened.pop(key, None)
+            self.reopened.pop(key, None)
+            of_queue = self.of_queue[key[0]]
+            del of_queue[key]
             if not of_queue:
-                del self.of_queue[class_key[0]]
+                del self.of_queue[key[0]]
 
     def open(self, found: PendingClass) -> None:
         """The cycle looks at this class."""
         self.opened[found.key] = found
-        self.opened_since[found.key] = found
 
-    def _close(self, class_key: ClassKey) -> None:
-        self.opened.pop(class_key, None)
-        self.opened_since.pop(class_key, None)
+    def open_queue(self, queue: str) -> None:
+        """More of what a queue wants is its own now: all of its classes may fit."""
+        self.opened.update(self.of_queue.get(queue, {}))
 
     def reopen_above(self, queue: str, priority: int) -> None:
         """A job of this priority was placed: those of the queue that are above it may preempt now (rule P2), also
@@ -127,6 +154,14 @@ class PendingIndex:
         for found in self.of_queue.get(queue, {}).values():
             if priority_of(found.first()) > priority:
                 self.reopened[found.key] = found
+
+    def may_grow(self, job: str, yes: bool) -> None:
+        """The elastic job has changed: whether it could grow."""
+        if yes:
+            self.growing[job] = self.growing_opened[job] = None
+        else:
+            self.growing.pop(job, None)
+            self.growing_opened.pop(job, None)
 
     def loosen(self) -> None:
         """Something became free, or a rule changed: every class may fit again."""
@@ -136,45 +171,37 @@ class PendingIndex:
         """The running pass has loosened something that it may have passed already."""
         self.again = True
 
-    def pass_paused(self, before: OrderKey | None, after: OrderKey) -> None:
-        """The pass, which was at `before` (None: its start), goes on behind `after`.
-
-        Classes whose first job it has seen are blocked for the rest of it. Those that were opened since it began, with
-        a first job that it had passed already, are left to the next pass.
-        """
-        if before is None:
-            self.opened_since = {}
-            if self.all_open:
-                self.opened = dict(self.classes)
-                self.all_open = False
-        for found in list(self.opened.values()):
-            first = found.first()
-            if first <= after and not (before is not None and found.key in self.opened_since and first <= before):
-                self._close(found.key)
-
-    def pass_ended(self, *, one_part: bool) -> None:
-        """Everything opened was looked at, except what was opened behind the back of a pass in several parts."""
-        self.opened = {} if one_part else self.opened_since
-        if one_part:
+    def pass_paused(self, blocked: Iterable[ClassKey], blocked_growth: Iterable[str]) -> None:
+        """The pass goes on in the next transaction, without what it has found blocked. What is opened meanwhile belongs
+        to it; what is loosened meanwhile makes the next one a full one."""
+        if not self.paused and self.all_open:
+            self.opened = dict(self.classes)
+            self.growing_opened = dict(self.growing)
             self.all_open = False
-        self.all_open = self.all_open or self.again
-        self.again = False
-        self.opened.update(self.reopened)
-        self.opened_since = {}
-        self.reopened = {}
+        self.paused = True
+        for key in blocked:
+            self.opened.pop(key, None)
+        for job in blocked_growth:
+            self.growing_opened.pop(job, None)
+
+    def pass_ended(self) -> None:
+        """Everything opened was looked at."""
+        self.all_open = (self.all_open and self.paused) or self.again
+        self.again = self.paused = False
+        self.opened, self.reopened = self.reopened, {}
+        self.growing_opened = {}
 
     def candidates(self, *, full: bool) -> Iterator[PendingClass]:
         """The classes a pass has to look at, in no order that matters."""
         return iter(self.classes.values() if full else self.opened.values())
 
+    def growers(self, *, full: bool) -> Iterator[str]:
+        """The elastic jobs a pass has to look at, in no order that matters."""
+        return iter(self.growing if full else self.growing_opened)
+
     @property
     def has_candidates(self) -> bool:
         """Whether a new pass would find anything to look at."""
-        return bool(self.classes) if self.all_open else bool(self.opened)
-
-
-def priority_of(key: OrderKey) -> int:
-    """The job priority in an order key, of queues that do not ignore it; minus the rank of the queue's priority is
-    a multiple of PRIORITY_SPAN."""
-    half = PRIORITY_SPAN // 2
-    return -((key[0] + half) % PRIORITY_SPAN - half)
+        if self.all_open:
+            return bool(self.classes or self.growing)
+        return bool(self.opened or self.growing_opened)

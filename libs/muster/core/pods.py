@@ -7,13 +7,18 @@ as its pods have come: started, running, succeeded; a failed pod fails the job, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
+
+from msgspec.structs import replace
 
 from muster.core import commands
 from muster.core import transitions as tr
+from muster.core.backoff import backoff_ms
 from muster.core.draft import Draft
-from muster.core.jobs import FAILED, GONE, Job, is_over, node_of
-from muster.core.limits import BACKOFF_FIRST_MS, BACKOFF_MAX_MS, MESSAGE_CHARS_MAX, RETRY_FIRST_MS
+from muster.core.elastic import can_do_without, shrink, suspects_of
+from muster.core.jobs import FAILED, GONE, Job, is_over
+from muster.core.limits import MESSAGE_CHARS_MAX
 from muster.core.model import JobState, PodChange, Reason
 
 PODS_PER_WORK_UNIT: Final = 32
@@ -37,29 +42,48 @@ def _pods_of(draft: Draft, job: Job, pods: list[commands.PodFact]) -> None:
     for pod in pods:
         if pod.epoch != job.epoch or not 0 <= pod.pod < len(job.phases) or not 0 <= pod.phase <= GONE:
             continue
+        if pod.attempt != job.attempt_of(pod.pod):
+            continue  # of a pod that had this position before
         now = changes[pod.pod].phase if pod.pod in changes else job.phases[pod.pod]
         if pod.phase > now and not is_over(now):
             reason = pod.reason[:REASON_CHARS_MAX]
-            changes[pod.pod] = PodChange(pod.pod, pod.phase, pod.attempt, pod.exit_code, reason)
+            # A pod that was asked to leave has left, however it ended (rule G1).
+            phase = GONE if is_over(pod.phase) and pod.pod in job.leaving else pod.phase
+            changes[pod.pod] = PodChange(pod.pod, phase, pod.attempt, pod.exit_code, reason)
     if changes:
         settle(draft, job, tuple(changes[position] for position in sorted(changes)), Reason.POD_GONE)
 
 
 def settle(draft: Draft, job: Job, changes: tuple[PodChange, ...], gone_reason: Reason) -> None:
     """Write the changes and what follows from them. `gone_reason` is why pods that are GONE are gone."""
+    refused = [c for c in changes if c.phase == FAILED and c.pod not in job.leaving and refused_by_kubelet(c.reason)]
+    spare = bool(refused) and can_do_without(job, [change.pod for change in refused])
+    if spare:
+        changes = tuple(replace(change, phase=GONE) if change in refused else change for change in changes)
+    done_with = dict.fromkeys((*job.leaving, *(change.pod for change in refused if spare)))
     job = draft.pods_changed(job, changes)
     if job.state is JobState.STOPPING:
         finish_stopping(draft, job)
         return
+    if spare:
+        job = shrink(draft, job, [change.pod for change in refused], Reason.PLACEMENT_REJECTED, refused[0].reason)
+    _settle_rest(draft, job, [change for change in changes if change.pod not in done_with], gone_reason)
+
+
+def _settle_rest(draft: Draft, job: Job, changes: Sequence[PodChange], gone_reason: Reason) -> None:
+    """What changes of pods that belong to the job mean for it."""
     failed = [change for change in changes if change.phase == FAILED]
     refused = [change for change in failed if refused_by_kubelet(change.reason)]
     if refused:
         reject(draft, job, [change.pod for change in refused], refused[0].reason)
     elif failed:
         _fail(draft, job, failed[0])
-    elif any(change.phase == GONE for change in changes):
-        lost = ", ".join(job.gang.pod_name(c.pod) for c in changes[:3] if c.phase == GONE)
-        requeue(draft, job, gone_reason, f"lost {lost}")
+    elif lost := [change.pod for change in changes if change.phase == GONE]:
+        message = f"lost {', '.join(job.gang.pod_name(position) for position in lost[:3])}"
+        if can_do_without(job, lost):
+            _go_on(draft, shrink(draft, job, lost, gone_reason, message))  # rule I2
+        else:
+            requeue(draft, job, gone_reason, message)
     else:
         _go_on(draft, job)
 
@@ -111,24 +135,22 @@ def requeue(draft: Draft, job: Job, reason: Reason, message: str, suspects: tupl
     finish_stopping(draft, job)
 
 
-def backoff_ms(reason: Reason, times: int) -> int:
-    """How long a job waits after the `times`-th requeue before it is tried again (rules L3, P5)."""
-    if reason is Reason.NODE_LOST and times == 0:
-        return 0  # nothing suggests that it happens again
-    first = BACKOFF_FIRST_MS if reason in (Reason.PREEMPTED, Reason.START_TIMEOUT) else RETRY_FIRST_MS
-    return int(min(first << min(times, 30), BACKOFF_MAX_MS))
-
-
 def reject(draft: Draft, job: Job, positions: list[int], why: str) -> None:
     """The cluster will not have these pods where they were placed; their nodes are avoided from now on."""
-    suspects = tuple(sorted({node_of(job, position) for position in positions} - {-1}))
-    requeue(draft, job, Reason.PLACEMENT_REJECTED, why, suspects)
+    if can_do_without(job, positions):
+        shrink(draft, job, positions, Reason.PLACEMENT_REJECTED, why)
+        return
+    requeue(draft, job, Reason.PLACEMENT_REJECTED, why, suspects_of(job, positions))
 
 
 def placement_rejected(draft: Draft, fact: commands.PlacementRejected) -> None:
     job = draft.job(fact.job)
     if job is None or job.epoch != fact.epoch or not job.charged or job.state is JobState.STOPPING:
         return
+    if not 0 <= fact.pod < len(job.phases) or fact.attempt != job.attempt_of(fact.pod):
+        return
+    if fact.pod in job.leaving or is_over(job.phases[fact.pod]):
+        return  # it is not wanted there any more
     why = f"{fact.code}: {fact.message}" if fact.code else fact.message
     reject(draft, job, [fact.pod], why[:MESSAGE_CHARS_MAX])
 

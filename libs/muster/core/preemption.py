@@ -1,153 +1,199 @@
-"""Who would have to leave so that a job can start (rules P2b, P3, P6).
+"""Who would have to leave so that a job can start (rules P1 to P4, P6).
 
-`plan_preemption` looks inside one queue: running jobs of lower priority that may be preempted, cheapest first (lower
-priority, then newer, then id). It releases the cheapest on a copy until the job fits, then takes out every victim that
-turns out not to be needed, the most valuable first, so the plan is minimal; the placement is part of it. The leader
-checks a plan with `why_invalid` against its own state: only what matters counts, not that nothing changed since.
+    Planner(state)            what the committed plans leave (prospect), what the rules look at (outlook)
+      .plan(job)              -> Answer: search victims, leave out the needless, place the job, weigh the potential
+                              and count the plan as committed, so that the next answer builds on it
+
+Nothing is changed but the planner's own books: it answers several requests from one state without planning the same
+victims twice. The leader checks each plan with `preemption_rules.why_not` and `why_no_room` against its own state: only
+what matters counts, not that nothing changed since (rule P6).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from typing import Final
 
 from msgspec import Struct
 
-from muster.core import resources
-from muster.core.holds import Kepts
-from muster.core.jobs import Job, is_over
-from muster.core.lifecycle import CHARGED
+from muster.core import layout
+from muster.core.jobs import Job
 from muster.core.limits import PLAN_VICTIMS_MAX
-from muster.core.model import GroupPlacement, JobState, TaskGroup
+from muster.core.members import Key, Member
+from muster.core.model import Amounts, GroupPlacement, JobState, Shrinks, TaskGroup
+from muster.core.order import class_key
 from muster.core.overlay import Overlay
-from muster.core.queues import Queue, Usage, over_limit
-from muster.core.state import CellState, Hold
+from muster.core.potential import ByPriority, add
+from muster.core.preemption_rules import Outlook, Taking, why_not
+from muster.core.prospect import Prospect, prospect
+from muster.core.pruning import prune
+from muster.core.queues import Queue
+from muster.core.quota import why_no_quota
+from muster.core.state import CellState
+from muster.core.victim_search import Search
+from muster.core.victims import Ranking
+
+NO_VICTIMS: Final = "nobody who may be preempted would make enough room"
+ROOM_COMES: Final = "there is room for it once what is leaving is gone"
 
 
 class Plan(Struct, frozen=True):
-    """Victims (job, epoch), cheapest first, and where the preemptor goes then."""
+    """Who leaves as a whole (job, epoch), whose elastic replicas leave, cheapest first; and where the job goes then."""
 
     victims: tuple[tuple[str, int], ...]
     placement: tuple[GroupPlacement, ...]
+    shrinks: Shrinks = ()
+
+
+class Answer(Struct, frozen=True):
+    """A plan, or why there is none, and when it is worth asking again although nothing has changed (0: it is not)."""
+
+    plan: Plan | None
+    reason: str = ""
+    again_at_ms: int = 0
 
 
 def plan_preemption(state: CellState, job_id: str) -> Plan | None:
     """A minimal plan that lets the job start, or None. Nothing is changed."""
-    job = state.jobs.get(job_id)
-    if job is None or job.state is not JobState.QUEUED or not state.queues.get(job.queue).preempts:
-        return None
-    candidates = victims_of(job, state.queues.get(job.queue), state.jobs)
-    if not candidates:
-        return None
-    planner = _Planner(state, job)
-    needed = planner.fewest(candidates)
-    if needed is None or needed == 0:
-        return None
-    victims = candidates[:needed]
-    for victim in sorted(victims, key=cost, reverse=True):
-        without = [v for v in victims if v is not victim]
-        if planner.place(without) is not None:
-            victims = without
-    placement = planner.place(victims)
-    if placement is None or not victims:
-        return None
-    return Plan(tuple((v.id, v.epoch) for v in victims), placement)
+    return Planner(state).plan(job_id).plan
 
 
-def cost(job: Job) -> tuple[int, int, str]:
-    """Ascending: who is preempted first (rule P3)."""
-    return (job.spec.priority, -job.submit_ms, job.id)
+class Planner:
+    """Answers requests one after the other, from one state. The state must not change meanwhile."""
 
-
-def victims_of(job: Job, queue: Queue, jobs: Mapping[str, Job]) -> list[Job]:
-    """Whom the job may preempt inside its queue (rule P2b), cheapest first, at most as many as a plan may name."""
-    lower = [
-        other
-        for other in (jobs[running] for running in queue.running)
-        if other.spec.preemptible and other.spec.priority < job.spec.priority
-    ]
-    return sorted(lower, key=cost)[:PLAN_VICTIMS_MAX]
-
-
-class _Planner:
-    """Tries the job with some victims gone, each time on an overlay of its own."""
-
-    def __init__(self, state: CellState, job: Job) -> None:
+    def __init__(self, state: CellState) -> None:
         self._state = state
-        self._job = job
-        gang = job.gang
-        self._tasks = gang.minimum_tasks or gang.tasks  # nobody leaves for an elastic part
-        self._others = {holder: hold for holder, hold in state.holds.items() if holder != job.id}
+        self._taken: dict[str, None] = {}  # jobs that lose something in a plan made here
+        self._placed: dict[str, None] = {}
+        self._changed: dict[str, ByPriority] = {}  # leaf -> committed usage, where plans made here change it
+        self._prospects: dict[str, Prospect] = {}  # by the job that is left out, "" for none
+        self._plans: list[tuple[Job, list[Taking], tuple[GroupPlacement, ...]]] = []
+        self._none: dict[tuple[object, ...], Answer] = {}
 
-    def fewest(self, candidates: Sequence[Job]) -> int | None:
-        """The length of the shortest prefix that is enough (by bisection), None if all are not."""
-        if self.place(candidates) is None:
-            return None
-        low, high = 0, len(candidates)
-        while low < high:
-            middle = (low + high) // 2
-            if self.place(candidates[:middle]) is None:
-                low = middle + 1
-            else:
-                high = middle
-        return low
-
-    def place(self, victims: Sequence[Job]) -> tuple[GroupPlacement, ...] | None:
-        state, job = self._state, self._job
-        overlay = Overlay(state.nodes)
-        kepts = Kepts(self._others, state.jobs.get, overlay, state.queues)
+    def plan(self, job_id: str) -> Answer:
+        """The answer for one job."""
+        state = self._state
+        job = state.jobs.get(job_id)
+        if job is None or job.state is not JobState.QUEUED or job_id in self._placed:
+            return Answer(None, "the job is no longer queued")
         queue = state.queues.get(job.queue)
-        if over_limit(queue, job.gang.minimum_map, _usage_without(victims, lambda q: q.usage), kepts.usage) is not None:
-            return None
-        for victim in victims:
-            overlay.release(*live_pods(victim))
-        return overlay.place_gang(self._tasks, cluster_mask=cluster_mask(job), suspects=job.suspects)
+        if queue.spec.preemption == "NEVER" or not queue.starts_jobs:
+            return Answer(None, "the queue does not preempt now")
+        # Equal jobs that are no more important find no more than the first of them did.
+        alike = (class_key(queue, job, held=False), job.spec.priority)
+        known = self._none.get(alike)
+        if known is None:
+            answer = self._search(job)
+            if answer.plan is not None:
+                return answer
+            known = self._none[alike] = answer
+        return known
+
+    def _search(self, job: Job) -> Answer:
+        state = self._state
+        outlook = Outlook(state.queues, state.entitled, state.nodes.capacity(), self._usage_of, state.now_ms)
+        ranking = Ranking(state, job, outlook, self._taken)
+        ahead = self._prospect(job)
+        tasks = job.gang.minimum_tasks or job.gang.tasks  # nobody leaves for an elastic part
+        if place(ahead, outlook, job, (), tasks) is not None:
+            return Answer(None, ROOM_COMES)
+        reason = NO_VICTIMS
+        if ranking.allowed.any():
+            for strict in (False, True):
+                search = Search(state, job, ranking, outlook, ahead, strict=strict)
+                clusters = Overlay(state.nodes).allowed(cluster_mask(job))
+                found = search.run(tasks, clusters)
+                if found is None:
+                    break
+                reason = why_no_quota(ahead, outlook, job, found.takings, job.gang.minimum_map) or ""
+                if reason:
+                    break
+                takings = prune(ahead, outlook, job, found.takings, tasks)
+                placement = place(ahead, outlook, job, takings, tasks)
+                if placement is None or not takings:
+                    reason = NO_VICTIMS
+                    break
+                gains, replicas = job.gang.of_groups(placement), sum(layout.pods_placed(g) for g in placement)
+                reason = why_not(outlook, job, takings, gains, replicas) or ""
+                if not reason:
+                    self._commit(job, takings, placement, gains)
+                    return Answer(_as_plan(takings, placement))
+        return Answer(None, reason, ranking.again_at_ms)
+
+    # --- what plans made here change ----------------------------------------------------------------------------------
+
+    def _usage_of(self, leaf: str) -> ByPriority:
+        found = self._changed.get(leaf)
+        return found if found is not None else self._state.potential.usage.get(leaf, {})
+
+    def _commit(self, job: Job, takings: list[Taking], placement: tuple[GroupPlacement, ...], gains: Amounts) -> None:
+        self._plans.append((job, takings, placement))
+        self._placed[job.spec.id] = None
+        self._count(job, gains, 1)
+        for taking in takings:
+            self._taken[taking.victim.spec.id] = None
+            self._count(taking.victim, taking.amounts, -1)
+
+    def _count(self, job: Job, amounts: Amounts, sign: int) -> None:
+        usage = self._changed.get(job.queue)
+        if usage is None:
+            usage = self._changed[job.queue] = {p: dict(u) for p, u in self._usage_of(job.queue).items()}
+        add(usage, job.spec.priority, amounts, sign)
+
+    def _prospect(self, job: Job) -> Prospect:
+        """What is left for this job: everybody's holds but its own."""
+        state = self._state
+        holds = {holder: hold for holder, hold in state.holds.items() if holder != job.spec.id}
+        made = prospect(
+            lambda: Overlay(state.nodes),
+            lambda queue: queue.usage,
+            member_of,
+            tree=state.queues,
+            leaving=[state.jobs[leaver] for leaver in state.potential.leaving],
+            holds=holds,
+            find=state.jobs.get,
+        )
+        for holder, takings, placement in self._plans:
+            for taking in takings:
+                made.leaves(taking.victim, taking.positions, whole=taking.whole)
+            made.holds(holder, placement)
+        return made
 
 
-def why_invalid(
-    job: Job | None,
-    victims: Sequence[tuple[Job | None, int]],
-    *,
-    queue_of: Callable[[Job], Queue],
-    usage_of: Callable[[Queue], Usage],
-    overlay: Overlay,
-    kepts: Kepts,
-    placement: Sequence[GroupPlacement],
+def member_of(queue: Queue, key: Key) -> Member:
+    """What a namespace or user has in a queue that keeps its members."""
+    found = queue.members.get(key) if queue.members is not None else None
+    return found if found is not None else Member()
+
+
+def place(
+    ahead: Prospect, outlook: Outlook, job: Job, takings: Sequence[Taking], tasks: Sequence[TaskGroup]
+) -> tuple[GroupPlacement, ...] | None:
+    """Where the job goes when all this is taken, within its quota and on the nodes; None: nowhere."""
+    if why_no_quota(ahead, outlook, job, takings, job.gang.minimum_map) is not None:
+        return None
+    mask = cluster_mask(job)
+    overlay = ahead.overlay(takings)
+    avoiding = overlay.place_gang(tasks, cluster_mask=mask, suspects=job.suspects)
+    if avoiding is not None or not job.suspects:
+        return avoiding
+    return overlay.place_gang(tasks, cluster_mask=mask)
+
+
+def why_no_room(
+    ahead: Prospect, outlook: Outlook, job: Job, takings: Sequence[Taking], placement: tuple[GroupPlacement, ...]
 ) -> str | None:
-    """Why a plan no longer holds (rule P6); None: it does. `overlay` is used up."""
-    if job is None or job.state is not JobState.QUEUED:
-        return "the job is no longer queued"
-    found: list[Job] = []
-    for victim, epoch in victims:
-        if victim is None or victim.epoch != epoch or victim.state not in CHARGED - {JobState.STOPPING}:
-            return "a victim is no longer running"
-        if victim.queue != job.queue or victim.spec.priority >= job.spec.priority or not victim.spec.preemptible:
-            return "a victim may not be preempted by this job"
-        found.append(victim)
-    queue = queue_of(job)
-    if not queue.preempts or not queue.starts_jobs:
-        return "the queue does not preempt now"
-    counts = {group.group: sum(count for _, count in group.runs) for group in placement}
+    """Why the job could not go where the plan says (rule P6); None: it could."""
+    counts = {group.group: layout.pods_placed(group) for group in placement}
     for number, task in enumerate(job.gang.tasks):
         if not task.min_replicas <= counts.get(number, 0) <= task.replicas:
             return "the placement is not the job's gang"
-    need = dict(job.gang.of_counts(counts))
-    if over_limit(queue, need, _usage_without(found, usage_of), kepts.usage) is not None:
-        return "the job would exceed a limit"
-    for victim in found:
-        overlay.release(*live_pods(victim))
-    if not overlay.fits(job.gang.tasks, placement):
+    reason = why_no_quota(ahead, outlook, job, takings, dict(job.gang.of_groups(placement)))
+    if reason is not None:
+        return reason
+    if not ahead.overlay(takings).fits(job.gang.tasks, placement):
         return "the job would not fit after the eviction"
     return None
-
-
-def live_pods(job: Job) -> tuple[tuple[TaskGroup, ...], tuple[GroupPlacement, ...], list[int]]:
-    """What an eviction of the job frees, as arguments of `Overlay.release`."""
-    live = [position for position, phase in enumerate(job.phases) if not is_over(phase)]
-    return job.gang.tasks, job.placement, live
-
-
-def live_usage(job: Job) -> Usage:
-    return dict(job.gang.of_positions(live_pods(job)[2]))
 
 
 def cluster_mask(job: Job) -> tuple[str, ...] | None:
@@ -156,15 +202,10 @@ def cluster_mask(job: Job) -> tuple[str, ...] | None:
     return (selector[0][1],) if selector else None
 
 
-def _usage_without(victims: Sequence[Job], usage_of: Callable[[Queue], Usage]) -> Callable[[Queue], Usage]:
-    """Usage of a queue as if the victims were gone. They are all in one queue, so every queue of its path loses all."""
-    gone = dict(resources.total(tuple(sorted(live_usage(victim).items())) for victim in victims))
-
-    def usage(queue: Queue) -> Usage:
-        return {resource: amount - gone.get(resource, 0) for resource, amount in usage_of(queue).items()}
-
-    return usage
+def _as_plan(takings: Sequence[Taking], placement: tuple[GroupPlacement, ...]) -> Plan:
+    victims = tuple((t.victim.spec.id, t.victim.epoch) for t in takings if t.whole)
+    shrinks = tuple((t.victim.spec.id, t.victim.epoch, t.positions) for t in takings if not t.whole)
+    return Plan(victims, placement, shrinks)
 
 
-def as_hold(job_id: str, plan: Plan, expires_ms: int) -> Hold:
-    return Hold(job_id, plan.placement, plan.victims, expires_ms)
+__all__ = ["PLAN_VICTIMS_MAX", "Answer", "Plan", "Planner", "cluster_mask", "place", "plan_preemption", "why_no_room"]

@@ -16,47 +16,69 @@ from muster.core import transitions as tr
 from muster.core.draft import Draft
 from muster.core.errors import Code, Rejected
 from muster.core.limits import AMOUNT_MAX, LABELS_MAX, QUEUE_DEPTH_MAX, QUEUES_MAX
-from muster.core.model import Amounts, QueueSpec
+from muster.core.members import NAMESPACE, USER
+from muster.core.model import Allowance, Amounts, QueueSpec
 from muster.core.queues import Queue, QueueTree
-from muster.core.submission import PRIORITY_MAX, check_name, find_queue
+from muster.core.submission import PRIORITY_MAX, RUNTIME_MAX_MS, check_name, find_queue
 
 WEIGHT_MAX: Final = 1_000_000
+JOBS_MAX: Final = 1_000_000_000  # in an allowance
 STATES: Final = ("OPEN", "CLOSED", "STOPPED", "DRAINING")
-ORDERINGS: Final = ("FIFO", "PRIORITY")
-PREEMPTIONS: Final = ("NEVER", "LOWER_PRIORITY")
-UNBUILT_AMOUNTS: Final = ("guaranteed", "lending_limit")
+ORDERINGS: Final = ("FIFO", "PRIORITY", "FAIR")
+PREEMPTIONS: Final = ("NEVER", "LOWER_PRIORITY", "ANY")
+FAIR_BETWEEN: Final = (NAMESPACE, USER)
 
 
 def check_queue(spec: QueueSpec) -> None:
     """Raises Rejected for settings that no cell would take, wherever the queue is. Names are checked with the path."""
-    for field in UNBUILT_AMOUNTS:
-        if getattr(spec, field):
-            raise Rejected(Code.UNIMPLEMENTED, field, "is not available in this version: leave it out", "F2")
-    for field, value, unbuilt, known in (
-        ("ordering", spec.ordering, "FAIR", ORDERINGS),
-        ("preemption", spec.preemption, "ANY", PREEMPTIONS),
-        ("state", spec.state, "", STATES),
+    for field, value, known in (
+        ("ordering", spec.ordering, ORDERINGS),
+        ("preemption", spec.preemption, PREEMPTIONS),
+        ("state", spec.state, STATES),
+        ("fair_by", spec.fair_by, FAIR_BETWEEN),
     ):
-        if value == unbuilt:
-            raise Rejected(Code.UNIMPLEMENTED, field, f"{value} is not available in this version", "Q1")
         if value not in known:
             raise _invalid(field, f'"{value}" is not one of {", ".join(known)}')
     if not 0 <= spec.weight <= WEIGHT_MAX:
         raise _invalid("weight", f"{spec.weight} is not between 0 and {WEIGHT_MAX}")
     if not -PRIORITY_MAX <= spec.priority <= PRIORITY_MAX:
         raise _invalid("priority", f"{spec.priority} is not between -{PRIORITY_MAX} and {PRIORITY_MAX}")
-    if list(spec.limit) != sorted(dict(spec.limit).items()):
-        raise _invalid("limit", "is not sorted or names a resource twice")
-    for resource, amount in spec.limit:
-        if not 0 <= amount <= AMOUNT_MAX:
-            have = resources.format_amount(resource, amount)
-            raise _invalid(f"limit.{resource}", f"{have} is negative or more than {AMOUNT_MAX}")
+    for field in ("guaranteed", "limit", "lending_limit"):
+        _check_amounts(field, getattr(spec, field))
+    for resource, most in spec.limit:
+        own = dict(spec.guaranteed).get(resource, 0)
+        if own > most:
+            have = f"{resources.format_pair(resource, own)} is more than the limit of the queue itself"
+            raise _invalid(f"guaranteed.{resource}", f"{have} ({resources.format_amount(resource, most)})")
+    for field in ("per_namespace", "per_user"):
+        _check_allowance(field, getattr(spec, field))
+    if not 0 <= spec.min_runtime_ms <= RUNTIME_MAX_MS:
+        raise _invalid("min_runtime", "is negative or longer than ten years")
     if len(spec.labels) > LABELS_MAX:
         raise _invalid("labels", f"has {len(spec.labels)} entries, at most {LABELS_MAX} are allowed")
 
 
-def upsert(draft: Draft, command: commands.UpsertQueue) -> None:
-    """Create, change or move a queue, or raise Rejected. What changes nothing writes nothing."""
+def _check_amounts(field: str, amounts: Amounts) -> None:
+    if list(amounts) != sorted(dict(amounts).items()):
+        raise _invalid(field, "is not sorted or names a resource twice")
+    for resource, amount in amounts:
+        if not 0 <= amount <= AMOUNT_MAX:
+            have = resources.format_amount(resource, amount)
+            raise _invalid(f"{field}.{resource}", f"{have} is negative or more than {AMOUNT_MAX}")
+
+
+def _check_allowance(field: str, allowance: Allowance) -> None:
+    for part, jobs in (("pending_jobs", allowance.pending_jobs), ("running_jobs", allowance.running_jobs)):
+        if not -1 <= jobs <= JOBS_MAX:
+            raise _invalid(f"{field}.{part}", f"{jobs} is not between 0 and {JOBS_MAX} (-1: no limit)")
+    _check_amounts(f"{field}.resources", allowance.resources)
+
+
+def upsert(draft: Draft, command: commands.UpsertQueue, *, alone: bool = True) -> None:
+    """Create, change or move a queue, or raise Rejected. What changes nothing writes nothing.
+
+    Not `alone`: the caller looks at limits and guarantees when all of its changes are made.
+    """
     check_queue(command.spec)
     current = draft.tree.find(command.path)
     _check_revision(command.path, current, command.expected_revision)
@@ -68,6 +90,8 @@ def upsert(draft: Draft, command: commands.UpsertQueue) -> None:
         spec = _changed(draft, current, command)
         if replace(spec, revision=current.spec.revision) == current.spec:
             return
+    if alone:
+        _check_guarantees(draft.tree, spec)
     draft.editable_tree().put(spec)
     draft.emit(tr.QueueUpserted(spec))
 
@@ -104,9 +128,7 @@ def _created(draft: Draft, command: commands.UpsertQueue) -> QueueSpec:
     if len(tree) >= QUEUES_MAX:
         raise Rejected(Code.RESOURCE_EXHAUSTED, "path", f"there are {QUEUES_MAX} queues already", "Q1")
     parent = _parent(draft, parent_path, 1)
-    spec = replace(command.spec, id=f"q{tree.next_number}", name=name, parent=parent.id if parent else "", revision=1)
-    _check_guarantees(tree, parent, spec)
-    return spec
+    return replace(command.spec, id=f"q{tree.next_number}", name=name, parent=parent.id if parent else "", revision=1)
 
 
 def _changed(draft: Draft, current: Queue, command: commands.UpsertQueue) -> QueueSpec:
@@ -123,9 +145,7 @@ def _changed(draft: Draft, current: Queue, command: commands.UpsertQueue) -> Que
         height = max(len(below.chain) for below in tree.subtree(current.id)) - len(current.chain) + 1
         parent = _parent(draft, parent_path, height)
         parent_id = parent.id if parent else ""
-    spec = replace(command.spec, id=old.id, name=name, parent=parent_id, revision=old.revision + 1)
-    _check_guarantees(tree, tree.by_id.get(parent_id), spec)
-    return spec
+    return replace(command.spec, id=old.id, name=name, parent=parent_id, revision=old.revision + 1)
 
 
 def _parent(draft: Draft, path: str, height: int) -> Queue | None:
@@ -141,8 +161,16 @@ def _parent(draft: Draft, path: str, height: int) -> Queue | None:
     return parent
 
 
-def _check_guarantees(tree: QueueTree, parent: Queue | None, spec: QueueSpec) -> None:
+def check_all_guarantees(tree: QueueTree) -> None:
+    """As for each queue that is changed alone, for the whole tree."""
+    for queue in tree.subtree():
+        if queue.spec.limit and queue.children:
+            _check_sum(queue.path, queue.spec.limit, [tree.by_id[child].spec for child in queue.children.values()])
+
+
+def _check_guarantees(tree: QueueTree, spec: QueueSpec) -> None:
     """A limit below the sum of the children's guarantees is refused (rule Q1), from either side."""
+    parent = tree.by_id.get(spec.parent)
     children = tree.by_id[spec.id].children.values() if spec.id in tree else ()
     _check_sum(spec.name, spec.limit, [tree.by_id[child].spec for child in children])
     if parent is not None:

@@ -8,13 +8,11 @@ here, `decide` works on a copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
-from muster.core.limits import QUEUE_DEPTH_MAX
-from muster.core.model import Amounts, QueueSpec
-
-PRIORITY_SPAN: Final = 1 << 32  # job priorities fit into it, so queue rank and job priority make one integer
+from muster.core.members import Members, are_kept
+from muster.core.model import Amounts, JobSpec, QueueSpec
 
 Usage = dict[str, int]
 
@@ -23,18 +21,22 @@ class Queue:
     """One queue and what is derived from its place in the tree."""
 
     __slots__ = (
-        "base",
+        "asked",
         "chain",
         "children",
         "fifo",
+        "held",
         "jobs",
+        "leaving",
         "limits",
+        "members",
         "path",
         "placed",
         "running",
         "spec",
         "starts_jobs",
         "takes_jobs",
+        "tracked",
         "usage",
     )
 
@@ -45,10 +47,14 @@ class Queue:
         self.limits: tuple[tuple[Queue, Amounts], ...] = ()  # the queues of the chain that have a limit
         self.children: dict[str, str] = {}  # name -> id
         self.usage: Usage = {}  # charged, of the whole subtree; no zeros
+        self.leaving: Usage = {}  # of it: pods of victims, that a committed plan counts as gone (rule Q3)
+        self.held: Usage = {}  # placements of holders, that a committed plan counts as made
         self.jobs = 0  # live jobs submitted here (leaf)
         self.running: dict[str, None] = {}  # jobs here that are Placed, Starting or Running
         self.placed: dict[int, int] = {}  # priority -> how many of these may be preempted (rule P2)
-        self.base = 0  # added to the order key: minus the rank of the queue's priority
+        self.asked: Usage = {}  # what live jobs submitted here ask for at their maximum (leaf)
+        self.members: Members | None = Members() if are_kept(spec) else None
+        self.tracked: tuple[Queue, ...] = ()  # the queues of the chain that keep their members
         self.fifo = spec.ordering == "FIFO"
         self.starts_jobs = True  # this queue and all above it start new jobs (rule Q1)
         self.takes_jobs = True  # this queue and all above it accept new jobs
@@ -56,6 +62,15 @@ class Queue:
     @property
     def id(self) -> str:
         return self.spec.id
+
+    @property
+    def committed(self) -> Usage:
+        """Committed usage (rule Q3): charged, with the victims of committed plans gone and their preemptors placed."""
+        if not self.leaving and not self.held:
+            return self.usage
+        names = {**self.usage, **self.leaving, **self.held}
+        left = {r: self.usage.get(r, 0) - self.leaving.get(r, 0) + self.held.get(r, 0) for r in names}
+        return {resource: amount for resource, amount in left.items() if amount}
 
     def runs(self, job: str, priority: int, preemptible: bool) -> None:
         """A job of the queue is Placed, Starting or Running from now on."""
@@ -72,6 +87,10 @@ class Queue:
                 self.placed[priority] = left
             else:
                 del self.placed[priority]
+
+    def demands(self, amounts: Amounts, sign: int) -> None:
+        """A live job comes (1) or ends (-1)."""
+        _count((self,), _asked, amounts, sign)
 
     def states(self) -> str:
         """For people: the queues of the path that are not open."""
@@ -138,7 +157,7 @@ class QueueTree:
         self.roots: dict[str, str] = {}  # name -> id
         self.draining: dict[str, None] = {}  # ids of queues in state DRAINING
         self.next_number = 1
-        self._ranks: dict[tuple[int, ...], int] = {}
+        self.lending = 0  # how many queues have a lending limit
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -173,8 +192,9 @@ class QueueTree:
             stack.extend(queue.children[name] for name in sorted(queue.children, reverse=True))
 
     def put(self, spec: QueueSpec) -> bool:
-        """Add or replace. Returns whether order keys of queues other than a new one may have changed."""
+        """Add or replace. Returns whether the order or the classes of pending jobs may have changed."""
         old = self.by_id.get(spec.id)
+        self.lending += bool(spec.lending_limit) - bool(old and old.spec.lending_limit)
         if spec.state == "DRAINING":
             self.draining[spec.id] = None
         else:
@@ -184,50 +204,50 @@ class QueueTree:
             self.children_of(spec.parent)[spec.name] = spec.id
             self.next_number = max(self.next_number, int(spec.id[1:]) + 1)
             self._derive(queue)
-            return self._rank(queue)
+            return False
         before = old.spec
         old.spec = spec
-        fifo_changed = old.fifo != (spec.ordering == "FIFO")
         old.fifo = spec.ordering == "FIFO"
         moved = (before.parent, before.name) != (spec.parent, spec.name)
+        totals = [(of, dict(of(old))) for of in (_usage, _leaving, _held)] if moved else []
         if moved:
-            usage = dict(old.usage)
-            self._add_usage(old.chain[1:], usage, -1)
+            for of, amounts in totals:
+                _count(old.chain[1:], of, amounts.items(), -1)
             del self.children_of(before.parent)[before.name]
             self.children_of(spec.parent)[spec.name] = spec.id
-        if moved or (before.limit, before.state) != (spec.limit, spec.state):
+        kept = are_kept(before) != are_kept(spec)
+        if kept:
+            old.members = Members() if are_kept(spec) else None
+        if moved or kept or (before.limit, before.state) != (spec.limit, spec.state):
             for below in list(self.subtree(spec.id)):
                 self._derive(below)
-        if moved:
-            self._add_usage(old.chain[1:], usage, 1)
-        if moved or before.priority != spec.priority:
-            return self._rank_all() or fifo_changed
-        return fifo_changed
+        for of, amounts in totals:
+            _count(old.chain[1:], of, amounts.items(), 1)
+        return moved or kept or before.ordering != spec.ordering
 
     def remove(self, queue: str) -> None:
         """Of a queue without children and jobs."""
         gone = self.by_id.pop(queue)
+        self.lending -= bool(gone.spec.lending_limit)
         del self.children_of(gone.spec.parent)[gone.spec.name]
         self.by_path.pop(gone.path, None)
         self.draining.pop(queue, None)
 
     def charge(self, queue: str, amounts: Amounts) -> None:
         """Usage goes up along the whole path (rule Q3)."""
-        for q in self.by_id[queue].chain:
-            usage = q.usage
-            for resource, amount in amounts:
-                usage[resource] = usage.get(resource, 0) + amount
+        _count(self.by_id[queue].chain, _usage, amounts, 1)
 
     def release(self, queue: str, amounts: Amounts) -> None:
         """Usage goes down along the whole path (rule L5)."""
-        for q in self.by_id[queue].chain:
-            usage = q.usage
-            for resource, amount in amounts:
-                left = usage[resource] - amount
-                if left:
-                    usage[resource] = left
-                else:
-                    del usage[resource]
+        _count(self.by_id[queue].chain, _usage, amounts, -1)
+
+    def leave(self, queue: str, amounts: Amounts, sign: int = 1) -> None:
+        """Charged amounts count as gone from now on (-1: no longer, because they are released)."""
+        _count(self.by_id[queue].chain, _leaving, amounts, sign)
+
+    def hold(self, queue: str, amounts: Amounts, sign: int = 1) -> None:
+        """A holder counts as placed (-1: no longer)."""
+        _count(self.by_id[queue].chain, _held, amounts, sign)
 
     def copy(self) -> QueueTree:
         """An independent tree with the same content, for decisions that change it."""
@@ -236,16 +256,34 @@ class QueueTree:
             twin.put(queue.spec)
             copied = twin.by_id[queue.id]
             copied.usage = dict(queue.usage)
+            copied.leaving = dict(queue.leaving)
+            copied.held = dict(queue.held)
             copied.jobs = queue.jobs
+            copied.asked = dict(queue.asked)
+            copied.members = None if queue.members is None else queue.members.copy()
             copied.running = dict(queue.running)
             copied.placed = dict(queue.placed)
         twin.next_number = self.next_number
         return twin
 
-    def order_key(self, queue: str, priority: int, submit_ms: int, job: str) -> tuple[int, int, str]:
-        """The total order of pending jobs: queue priority, job priority (not in FIFO), submit time, id (rule F5)."""
-        q = self.by_id[queue]
-        return (q.base if q.fifo else q.base - priority, submit_ms, job)
+    def forget_members(self) -> bool:
+        """Members are about to be counted again; whether any queue keeps them."""
+        keeping = [queue for queue in self.by_id.values() if queue.members is not None]
+        for queue in keeping:
+            queue.members = Members()
+        return bool(keeping)
+
+    def count_members(self, spec: JobSpec, queue: str, pending: int, running: int) -> None:
+        """A job of the queue begins or ceases to wait or to run."""
+        for q in self.by_id[queue].tracked:
+            if q.members is not None:
+                q.members.count(spec, pending, running)
+
+    def charge_members(self, spec: JobSpec, queue: str, amounts: Amounts, sign: int) -> None:
+        """A job of the queue holds so much more (or, -1, less)."""
+        for q in self.by_id[queue].tracked:
+            if q.members is not None:
+                q.members.count(spec, 0, 0, amounts, sign)
 
     def _derive(self, queue: Queue) -> None:
         """Path, chain and limits from the parent's, which are right already."""
@@ -259,37 +297,32 @@ class QueueTree:
         queue.starts_jobs = not states & {"STOPPED", "DRAINING"}
         queue.takes_jobs = not states & {"CLOSED", "DRAINING"}
         queue.limits = tuple((q, q.spec.limit) for q in queue.chain if q.spec.limit)
-
-    def _rank(self, queue: Queue) -> bool:
-        rank = self._ranks.get(_priorities(queue))
-        if rank is None:
-            return self._rank_all()
-        queue.base = -rank * PRIORITY_SPAN
-        return False
-
-    def _rank_all(self) -> bool:
-        """Dense ranks of the priorities along the paths, compared level by level (rule F5)."""
-        distinct = sorted({_priorities(queue) for queue in self.by_id.values()})
-        self._ranks = {priorities: rank for rank, priorities in enumerate(distinct)}
-        changed = False
-        for queue in self.by_id.values():
-            base = -self._ranks[_priorities(queue)] * PRIORITY_SPAN
-            changed = changed or base != queue.base
-            queue.base = base
-        return changed
-
-    @staticmethod
-    def _add_usage(chain: tuple[Queue, ...], usage: Usage, sign: int) -> None:
-        for q in chain:
-            for resource, amount in usage.items():
-                left = q.usage.get(resource, 0) + sign * amount
-                if left:
-                    q.usage[resource] = left
-                else:
-                    q.usage.pop(resource, None)
+        queue.tracked = tuple(q for q in queue.chain if q.members is not None)
 
 
-def _priorities(queue: Queue) -> tuple[int, ...]:
-    """Queue priorities from the root down, padded so that a parent compares as its child with priority 0."""
-    down = [q.spec.priority for q in reversed(queue.chain)]
-    return (*down, *[0] * (QUEUE_DEPTH_MAX - len(down)))
+def _usage(queue: Queue) -> Usage:
+    return queue.usage
+
+
+def _asked(queue: Queue) -> Usage:
+    return queue.asked
+
+
+def _leaving(queue: Queue) -> Usage:
+    return queue.leaving
+
+
+def _held(queue: Queue) -> Usage:
+    return queue.held
+
+
+def _count(chain: Iterable[Queue], of: Callable[[Queue], Usage], amounts: Iterable[tuple[str, int]], sign: int) -> None:
+    """Add to one of the totals of every queue; what becomes zero is dropped."""
+    for queue in chain:
+        totals = of(queue)
+        for resource, amount in amounts:
+            left = totals.get(resource, 0) + sign * amount
+            if left:
+                totals[resource] = left
+            else:
+                totals.pop(resource, None)

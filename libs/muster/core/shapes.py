@@ -29,15 +29,17 @@ Constraints = tuple[Pairs, tuple[tuple[Requirement, ...], ...], tuple[Toleration
 
 
 class Eligibility:
-    """Which nodes a set of constraints allows: `suits` whatever their state, `usable` those that are open as well."""
+    """Which nodes a set of constraints allows: `suits` whatever their state, `usable` those that are open as well.
+    `tainted`: they would suit but for a taint."""
 
-    __slots__ = ("_cursor", "constraints", "number", "suits", "usable")
+    __slots__ = ("_cursor", "constraints", "number", "suits", "tainted", "usable")
 
     def __init__(self, number: int, constraints: Constraints) -> None:
         self.number = number
         self.constraints = constraints
         self.suits = bytearray()
         self.usable = bytearray()
+        self.tainted = bytearray()
         self._cursor = -1
 
     def exclusion(self, facts: NodeFacts) -> Exclusion:
@@ -56,12 +58,14 @@ class Eligibility:
         end = table.spec_changes.end
         if self._cursor != end:
             changed: Sequence[int] | None = table.spec_changes.since(self._cursor)
-            for mask in (self.suits, self.usable):
+            for mask in (self.suits, self.usable, self.tainted):
                 mask.extend(bytes(len(table) - len(mask)))
             for n in range(len(table)) if changed is None else changed:
                 facts = table.facts[n]
-                suits = not facts.removed and self.exclusion(facts) is Exclusion.NONE
+                why = self.exclusion(facts)
+                suits = not facts.removed and why is Exclusion.NONE
                 self.suits[n] = suits
+                self.tainted[n] = why is Exclusion.TAINT
                 self.usable[n] = suits and facts.open
             self._cursor = end
         return self
@@ -94,7 +98,7 @@ class FitVector:
     def _rebuild(self, table: NodeTable) -> None:
         eligibility = self._shape.eligibility.synced(table)
         if self._empty:
-            mask, free, devices = eligibility.suits, table.allocatable, _whole_devices(table)
+            mask, free, devices = eligibility.suits, table.allocatable, whole_devices(table)
         else:
             mask, free, devices = eligibility.usable, table.free, table.device_free
         counts = fit_counts(self._shape.demand, free, devices)
@@ -130,7 +134,8 @@ def fit_counts(demand: Demand, free: Int64Array, device_free: Int32Array) -> Int
     return np.maximum(counts, 0)
 
 
-def _whole_devices(table: NodeTable) -> Int32Array:
+def whole_devices(table: NodeTable) -> Int32Array:
+    """[node, device]: thousandths of each device of a node where nothing runs."""
     counts = np.fromiter((facts.devices for facts in table.facts), np.int64, len(table))
     width = int(counts.max(initial=0))
     return (np.arange(width)[None, :] < counts[:, None]).astype(np.int32) * np.int32(DEVICE_MILLIS)

@@ -15,16 +15,16 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from muster.core.affinity import Exclusion
 from muster.core.errors import Rejected
 from muster.core.model import TaskGroup
-from muster.core.nodes import Int64Array, NodeTable
+from muster.core.nodes import Int32Array, Int64Array, NodeTable
 from muster.core.overlay import NOBODY, Overlay
 from muster.core.resources import DEVICE_MILLIS, check_devices, format_amount, format_pair, short_name
-from muster.core.rows import Demand, NodeFacts, Row
-from muster.core.shapes import Shape, cache_of
+from muster.core.rows import Demand, Row
+from muster.core.shapes import Shape, cache_of, whole_devices
 
 _WHOLE_SHARE: Final = 1000  # what is missing is compared in thousandths of the request
+_PART_MAX: Final = 1 << 52  # keeps sums of such parts below 2**63
 
 
 class Cause(StrEnum):
@@ -38,6 +38,12 @@ class Cause(StrEnum):
     SUSPECT = "suspect"  # a gang of this job did not start there (rule L3)
     OVERCOMMITTED = "overcommitted"  # holds more than it has
     BUSY = "busy"
+
+
+CAUSES: Final = tuple(Cause)
+FITS: Final = -1  # no cause
+
+BoolArray = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 
 
 class GroupShortfall(Struct, frozen=True):
@@ -81,7 +87,8 @@ def shortfall(
     counts = [overlay.fit_counts(group) for group in groups]
     for fitting in counts:
         fitting[[n for n in sorted(suspects) if n < len(fitting)]] = 0
-    clusters = np.fromiter((facts.cluster for facts in table.facts), np.int64, len(table))
+    sight = _Sight(overlay)
+    clusters = sight.clusters
 
     def covered(number: int) -> int:
         inside = clusters == number
@@ -89,7 +96,7 @@ def shortfall(
 
     closest = max(numbers, key=covered)  # `numbers` is by name, so the first name wins a tie
     parts = tuple(
-        _Group(overlay, group, index=g, counts=counts[g], cluster=closest, suspects=suspects).explain()
+        _Group(sight, group, index=g, counts=counts[g], cluster=closest, suspects=suspects).explain()
         for g, group in enumerate(groups)
     )
     return Shortfall(table.cluster_names[closest], _summary(parts), parts)
@@ -106,11 +113,11 @@ def _summary(parts: Sequence[GroupShortfall]) -> str:
 
 
 class _Group:
-    """The working of one group's answer."""
+    """The working of one group's answer: one value a node of the cluster in each array."""
 
     def __init__(
         self,
-        overlay: Overlay,
+        sight: _Sight,
         group: TaskGroup,
         *,
         index: int,
@@ -118,73 +125,113 @@ class _Group:
         cluster: int,
         suspects: Collection[int],
     ) -> None:
-        self.overlay = overlay
+        self.sight = sight
         self.group = group
         self.index = index
-        self.counts = counts
-        self.shape = overlay.cache.shape(group)
-        self.shape.eligibility.synced(overlay.table)
-        self.names = list(overlay.table.columns)
-        nodes = [n for n, f in enumerate(overlay.table.facts) if f.cluster == cluster and not f.removed]
-        self.causes = {n: self._cause(n, overlay.table.facts[n], suspects) for n in nodes}
+        self.shape = sight.overlay.cache.shape(group)
+        self.names = list(sight.table.columns)
+        self.nodes = np.flatnonzero((sight.clusters == cluster) & ~sight.removed)
+        self.counts = counts[self.nodes]
+        self.causes = self._causes(suspects)
 
-    def _cause(self, n: int, facts: NodeFacts, suspects: Collection[int]) -> Cause | None:
-        if not self.shape.eligibility.suits[n]:
-            left_out_by_taint = self.shape.eligibility.exclusion(facts) is Exclusion.TAINT
-            return Cause.TAINT if left_out_by_taint else Cause.SELECTOR
-        if not self.shape.fit_empty(n, facts):
-            return Cause.TOO_SMALL
-        if not facts.spec.ready:
-            return Cause.NOT_READY
-        if facts.spec.cordoned:
-            return Cause.CORDONED
-        if n in suspects:
-            return Cause.SUSPECT
-        if self.overlay.row(n).overdrawn():
-            return Cause.OVERCOMMITTED
-        return None if self.counts[n] else Cause.BUSY
+    def _causes(self, suspects: Collection[int]) -> Int64Array:
+        """The first cause that holds, as its place in `CAUSES`."""
+        table, nodes = self.sight.table, self.nodes
+        eligibility = self.shape.eligibility.synced(table)
+        suits = _mask(eligibility.suits)[nodes]
+        usable = _mask(eligibility.usable)[nodes]
+        tainted = _mask(eligibility.tainted)[nodes]
+        shut = nodes[suits & ~usable].tolist()
+        not_ready = np.zeros(len(table), bool)
+        not_ready[[n for n in shut if not table.facts[n].spec.ready]] = True
+        suspect = np.zeros(len(table), bool)
+        suspect[[n for n in sorted(suspects) if n < len(table)]] = True
+        tests: dict[Cause, BoolArray] = {
+            Cause.TAINT: tainted,
+            Cause.SELECTOR: ~suits,
+            Cause.TOO_SMALL: np.equal(self.shape.fit_when_empty(table).counts[nodes], 0),
+            Cause.NOT_READY: not_ready[nodes],
+            Cause.CORDONED: ~usable,
+            Cause.SUSPECT: suspect[nodes],
+            Cause.OVERCOMMITTED: self.sight.overdrawn[nodes],
+            Cause.BUSY: np.equal(self.counts, 0),
+        }
+        return np.select(list(tests.values()), [CAUSES.index(cause) for cause in tests], default=FITS)
+
+    def _are(self, *causes: Cause | None) -> BoolArray:
+        numbers = [FITS if cause is None else CAUSES.index(cause) for cause in causes]
+        return np.isin(self.causes, numbers)
 
     def explain(self) -> GroupShortfall:
-        fitting = [n for n, cause in self.causes.items() if cause is None]
-        pods = sum(int(self.counts[n]) for n in fitting)
+        fitting = self._are(None)
+        pods = int(self.counts[fitting].sum())
         missing = max(self.group.min_replicas - pods, 0)
-        lacking = self._lacking(pods) if missing else []
         limiting, on_best, in_total, best_node = "", 0, 0, ""
-        if lacking:
-            limiting = self._limiting([amounts for _, amounts in lacking])
-            best, amounts = min(lacking, key=lambda item: (self._distance(item[1]), item[0]))
-            on_best, best_node = amounts.get(limiting, 0), self.overlay.table.spec(best).name
-            in_total = self._missing_total(limiting)
-        causes = [cause for cause in self.causes.values() if cause is not None]
+        lacks: dict[str, int] = {}
+        if missing:
+            limiting, best = self._nearest(pods)
+            if best is not None:
+                lacks = self._lacks(*best[1:])
+                on_best, best_node = lacks.get(limiting, 0), self.sight.table.spec(best[0]).name
+                in_total = self._missing_total(limiting)
+        totals = {cause: int(self._are(cause).sum()) for cause in CAUSES}
         return GroupShortfall(
             group=self.index,
             name=self.group.name,
             needed_pods=self.group.min_replicas,
             fitting_pods=pods,
-            fitting_nodes=len(fitting),
-            suitable_nodes=sum(cause in (None, Cause.BUSY) for cause in self.causes.values()),
-            excluded=tuple((str(cause), causes.count(cause)) for cause in Cause if cause in causes),
+            fitting_nodes=int(fitting.sum()),
+            suitable_nodes=int(fitting.sum()) + totals[Cause.BUSY],
+            excluded=tuple((str(cause), count) for cause, count in totals.items() if count),
             limiting=limiting,
             missing_on_best=on_best,
             missing_total=in_total,
             best_node=best_node,
-            unblock=self._unblock(missing, amounts if lacking else {}),
+            unblock=self._unblock(missing, lacks),
         )
 
-    def _lacking(self, pods: int) -> list[tuple[int, dict[str, int]]]:
-        """By node, what one more pod lacks there once all that fit are placed; of the nodes that are too small when
-        only those are left."""
-        busy = [n for n, cause in self.causes.items() if cause in (None, Cause.BUSY)]
-        if busy or pods:
-            return [(n, self._lacks(self.overlay.row(n), int(self.counts[n]))) for n in busy]
-        facts = self.overlay.table.facts
-        return [
-            (n, self._lacks(Row(facts[n].allocatable, [DEVICE_MILLIS] * facts[n].devices, []), 0))
-            for n, cause in self.causes.items()
-            if cause is Cause.TOO_SMALL
-        ]
+    def _nearest(self, pods: int) -> tuple[str, tuple[int, Row, int] | None]:
+        """The resource that is short on most nodes, and the node (with what is free there and how many pods it takes
+        already) that lacks least for one more pod: fewest resources, then the least part of the request. Of the nodes
+        that are too small when only those are left."""
+        busy = self._are(None, Cause.BUSY)
+        empty = not busy.any() and not pods
+        chosen = self._are(Cause.TOO_SMALL) if empty else busy
+        nodes = self.nodes[chosen]
+        if not len(nodes):
+            return "", None
+        taken = np.zeros(len(nodes), np.int64) if empty else self.counts[chosen]
+        short = self._short(nodes, taken, empty=empty)
+        wanted = dict(self.shape.demand.requests)
+        lacking = np.zeros(len(nodes), np.int64)
+        distance = np.zeros(len(nodes), np.int64)
+        on_nodes = dict.fromkeys(self.shape.demand.unknown, len(nodes))
+        for name, amount in short.items():
+            lacking += amount > 0
+            part = np.minimum(amount, _PART_MAX) * _WHOLE_SHARE // wanted.get(name, 1)
+            distance += np.minimum(part, _PART_MAX)
+            on_nodes[name] = on_nodes.get(name, 0) + int((amount > 0).sum())
+        limiting = min((name for name, many in on_nodes.items() if many), key=lambda r: (-on_nodes[r], r), default="")
+        first = int(np.lexsort((nodes, distance, lacking))[0])
+        n, facts = int(nodes[first]), self.sight.table.facts[int(nodes[first])]
+        row = Row(facts.allocatable, [DEVICE_MILLIS] * facts.devices, []) if empty else self.sight.overlay.row(n)
+        return limiting, (n, row, int(taken[first]))
+
+    def _short(self, nodes: Int64Array, taken: Int64Array, *, empty: bool) -> dict[str, Int64Array]:
+        """By resource, what one more pod lacks on each of the nodes, once `taken` of them are placed."""
+        demand, table = self.shape.demand, self.sight.table
+        free = table.allocatable if empty else self.sight.free
+        devices = whole_devices(table) if empty else self.sight.devices
+        short: dict[str, Int64Array] = {}
+        for column, amount in demand.pairs:
+            lacks = amount * (taken + 1) - free[nodes, column]
+            if column == demand.device_column:
+                lacks = np.maximum(lacks, _devices_short_of(devices[nodes], demand, taken))
+            short[self.names[column]] = np.maximum(lacks, 0)
+        return short
 
     def _lacks(self, row: Row, taken: int) -> dict[str, int]:
+        """What one more pod lacks on a node with this free."""
         demand = self.shape.demand
         lacks = {name: amount for name, amount in demand.requests if name in demand.unknown}
         for column, amount in demand.pairs:
@@ -195,38 +242,60 @@ class _Group:
                 lacks[self.names[column]] = short
         return lacks
 
-    def _limiting(self, lacking: Sequence[dict[str, int]]) -> str:
-        nodes: dict[str, int] = {}
-        for amounts in lacking:
-            for resource in amounts:
-                nodes[resource] = nodes.get(resource, 0) + 1
-        return min(nodes, key=lambda resource: (-nodes[resource], resource), default="")
-
-    def _distance(self, lacks: dict[str, int]) -> tuple[int, int]:
-        """How far from taking a pod: resources that lack, then how much of the request in all."""
-        wanted = dict(self.shape.demand.requests)
-        return len(lacks), sum(amount * _WHOLE_SHARE // wanted.get(name, 1) for name, amount in lacks.items())
-
     def _missing_total(self, resource: str) -> int:
-        column = self.overlay.table.columns.get(resource)
+        column = self.sight.table.columns.get(resource)
         wanted = dict(self.shape.demand.requests).get(resource, 1) * self.group.min_replicas
         if column is None:
             return wanted
-        candidates = [n for n, cause in self.causes.items() if cause in (None, Cause.BUSY)]
-        return max(wanted - sum(max(self.overlay.row(n).free[column], 0) for n in candidates), 0)
+        candidates = self.nodes[self._are(None, Cause.BUSY)]
+        return max(wanted - int(np.maximum(self.sight.free[candidates, column], 0).sum()), 0)
 
     def _unblock(self, missing: int, lacks: dict[str, int]) -> str:
         """The least that would help, as a person would ask for it."""
         if not missing:
             return ""
         if not lacks:
-            waiting = [c for c in (Cause.NOT_READY, Cause.CORDONED, Cause.SUSPECT) if c in self.causes.values()]
+            waiting = [c for c in (Cause.NOT_READY, Cause.CORDONED, Cause.SUSPECT) if self._are(c).any()]
             return f"nodes that suit are {' or '.join(waiting)}" if waiting else "no node suits its constraints"
         each = "" if missing == 1 else f"for each of {missing} more pods "
         more = " and ".join(f"{format_amount(name, lacks[name])} more {short_name(name)}" for name in sorted(lacks))
         rest = [format_pair(name, amount) for name, amount in self.shape.demand.requests if name not in lacks]
         beside = f" with {' and '.join(rest)} free" if rest else ""
         return f"{each}{more} on any node{beside}"
+
+
+class _Sight:
+    """The nodes as the overlay has them, as arrays: what an explanation of all groups looks at."""
+
+    def __init__(self, overlay: Overlay) -> None:
+        table = self.table = overlay.table
+        self.overlay = overlay
+        self.clusters = np.fromiter((facts.cluster for facts in table.facts), np.int64, len(table))
+        self.removed = np.fromiter((facts.removed for facts in table.facts), bool, len(table))
+        self.free, self.devices = table.free, table.device_free
+        touched = overlay.touched()
+        if touched:
+            self.free, self.devices = self.free.copy(), self.devices.copy()
+            for n in touched:
+                row = overlay.row(n)
+                self.free[n] = row.free
+                self.devices[n, : len(row.devices)] = row.devices[: self.devices.shape[1]]
+        self.overdrawn: BoolArray = np.any(self.free < 0, axis=1) | np.any(self.devices < 0, axis=1)
+
+
+def _mask(flags: bytearray) -> BoolArray:
+    return np.frombuffer(bytes(flags), np.bool_)
+
+
+def _devices_short_of(devices: Int32Array, demand: Demand, taken: Int64Array) -> Int64Array:
+    """`_devices_short` of many nodes."""
+    if demand.whole:
+        untouched = (devices == DEVICE_MILLIS).sum(axis=1)
+        return np.asarray((demand.whole * (taken + 1) - untouched) * DEVICE_MILLIS, np.int64)
+    room = np.maximum(devices, 0)
+    enough = (room // demand.share).sum(axis=1) > taken
+    lacks = demand.share - (room % demand.share).max(axis=1, initial=0)
+    return np.where(enough, 0, lacks).astype(np.int64)
 
 
 def _devices_short(row: Row, demand: Demand, taken: int) -> int:

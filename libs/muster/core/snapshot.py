@@ -17,14 +17,18 @@ from typing import Final, TypeVar
 from msgspec.structs import force_setattr, replace
 
 from muster.core import layout
+from muster.core.apply_queues import count_member
 from muster.core.gangs import Gang
-from muster.core.jobs import RUNNING_STATES, Job, is_over
+from muster.core.jobs import RUNNING_STATES, Job, is_over, may_grow
 from muster.core.model import (
     JobState,
 )
 from muster.core.order import ClassKey, PendingClass
+from muster.core.potential import staying
+from muster.core.snapshot_accounts import dump_accounts, load_accounts
 from muster.core.snapshot_parts import (
     SNAPSHOT_VERSION,
+    AccountsPart,
     AnyPart,
     ClusterRecord,
     ForgottenPart,
@@ -61,6 +65,7 @@ def dump(state: CellState) -> Iterator[AnyPart]:
         yield NodesPart(
             SNAPSHOT_VERSION, tuple(NodeRecord(table.spec(n), table.is_removed(n), table.zones(n)) for n in indices)
         )
+    yield from dump_accounts(state.accounts, state.now_ms)
     numbers: dict[int, int] = {}  # by identity of the gang, which the table keeps alive
     for gangs in _chunks(state.gangs, GANGS_PER_PART):
         for gang in gangs:
@@ -78,9 +83,11 @@ def dump(state: CellState) -> Iterator[AnyPart]:
         others=tuple(timers.others),
         all_open=pending.all_open,
         opened=_representatives(pending.opened),
-        opened_since=_representatives(pending.opened_since),
+        opened_since=(),
         reopened=_representatives(pending.reopened),
         again=pending.again,
+        paused=pending.paused,
+        growing_opened=tuple(sorted(pending.growing_opened)),
     )
 
 
@@ -93,7 +100,7 @@ def _head(state: CellState) -> HeadPart:
         now_ms=state.now_ms,
         epoch=state.epoch,
         leader=state.leader,
-        cycle_after=state.cycle_after,
+        cycle_after=None,
         cycle_owed=state.cycle_owed,
         changes=state.changes,
         requests=state.requests,
@@ -111,6 +118,7 @@ def _head(state: CellState) -> HeadPart:
         nodes=len(state.nodes),
         jobs=len(state.jobs),
         forgotten=len(state.forgotten),
+        tallies=sum(len(period.tallies) for period in state.accounts.periods),
     )
 
 
@@ -148,6 +156,11 @@ def _record(job: Job, gang: int) -> JobRecord:
         requeues=job.requeues,
         preemptions=job.preemptions,
         attempts=job.attempts,
+        leaving=job.leaving,
+        regrown=tuple(sorted(job.regrown.items())),
+        victim=job.victim,
+        grow_after_ms=job.grow_after_ms,
+        grown_ms=job.grown_ms,
     )
 
 
@@ -164,10 +177,12 @@ def load(parts: Iterable[AnyPart]) -> CellState:
     _load_head(state, head)
     gangs: list[Gang] = []
     tail: TailPart | None = None
+    tallies = 0
     for part in iterator:
         if isinstance(part, JobsPart):
             if len(state.nodes) != head.nodes:
                 raise IncompleteSnapshot(f"nodes: {len(state.nodes)} of {head.nodes}")
+            state.accounts.advance(state.now_ms)  # does something only after a snapshot from before there were accounts
             for record in part.jobs:
                 _load_job(state, record, gangs)
         elif isinstance(part, NodesPart):
@@ -178,12 +193,16 @@ def load(parts: Iterable[AnyPart]) -> CellState:
             for job_id, forgotten in part.forgotten:
                 state.forgotten[job_id] = forgotten
                 state.forgotten_order.append(job_id)
+        elif isinstance(part, AccountsPart):
+            load_accounts(state.accounts, part)
+            tallies += len(part.tallies)
         elif isinstance(part, TailPart):
             tail = part
-    have = (len(state.nodes), len(state.jobs), len(state.forgotten))
-    want = (head.nodes, head.jobs, head.forgotten)
+    have = (len(state.nodes), len(state.jobs), len(state.forgotten), tallies)
+    want = (head.nodes, head.jobs, head.forgotten, head.tallies)
     if tail is None or have != want:
-        raise IncompleteSnapshot(f"nodes, jobs, request ids: {have} of {want}, tail: {tail is not None}")
+        raise IncompleteSnapshot(f"nodes, jobs, request ids, tallies: {have} of {want}, tail: {tail is not None}")
+    _hold(state)
     _load_tail(state, tail)
     return state
 
@@ -194,7 +213,7 @@ def _load_head(state: CellState, head: HeadPart) -> None:
     state.now_ms = head.now_ms
     state.epoch = head.epoch
     state.leader = head.leader
-    state.cycle_after = head.cycle_after
+    state.pending.paused = head.cycle_after is not None  # as older snapshots say it
     state.cycle_owed = head.cycle_owed
     state.changes = head.changes
     state.requests = head.requests
@@ -253,6 +272,11 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
         requeues=record.requeues,
         preemptions=record.preemptions,
         attempts=record.attempts,
+        leaving=record.leaving,
+        regrown=dict(record.regrown),
+        victim=record.victim,
+        grow_after_ms=record.grow_after_ms,
+        grown_ms=record.grown_ms,
     )
     spec = job.spec
     state.jobs[spec.id] = job
@@ -261,6 +285,10 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
     state.by_name.setdefault(spec.namespace, {})[spec.name] = spec.id
     queue = state.queues.by_id[job.queue]
     queue.jobs += 1
+    queue.demands(gang.full, 1)
+    count_member(state, job)
+    if gang.minimum_tasks is not None and may_grow(job, state.now_ms):
+        state.pending.growing[spec.id] = None
     if state.is_pending(job):
         state.pending.add(state.class_key(job), state.order_key(job))
     if job.state in RUNNING_STATES:
@@ -281,7 +309,20 @@ def _charge(state: CellState, job: Job) -> None:
     else:
         for index, node, count, devices in layout.select(gang.tasks, job.placement, live):
             state.nodes.charge(node, gang.tasks[index].requests, count, devices)
-    state.queues.charge(job.queue, gang.of_positions(live))
+    amounts = gang.of_positions(live)
+    state.queues.charge(job.queue, amounts)
+    state.accounts.charge(job, amounts, state.now_ms)
+    state.queues.leave(job.queue, gang.of_positions(live if job.victim else job.leaving))
+    state.potential.count(job, gang.of_positions(staying(job)), 1)
+    state.potential.goes(job)
+
+
+def _hold(state: CellState) -> None:
+    for job_id, hold in state.holds.items():
+        job = state.jobs[job_id]
+        held = job.gang.of_groups(hold.placement)
+        state.queues.hold(job.queue, held)
+        state.potential.count(job, held, 1)
 
 
 def _load_tail(state: CellState, tail: TailPart) -> None:
@@ -291,9 +332,10 @@ def _load_tail(state: CellState, tail: TailPart) -> None:
     pending = state.pending
     pending.all_open = tail.all_open
     pending.opened = _classes(state, tail.opened)
-    pending.opened_since = _classes(state, tail.opened_since)
     pending.reopened = _classes(state, tail.reopened)
     pending.again = tail.again
+    pending.paused = pending.paused or tail.paused
+    pending.growing_opened = dict.fromkeys(tail.growing_opened)
 
 
 def _classes(state: CellState, jobs: tuple[str, ...]) -> dict[ClassKey, PendingClass]:

@@ -63,6 +63,7 @@ class HeadPart(Part, tag="Head", frozen=True):
     nodes: int
     jobs: int
     forgotten: int
+    tallies: int = 0
 
 
 class NodeRecord(Struct, array_like=True, frozen=True):
@@ -110,6 +111,11 @@ class JobRecord(Struct, array_like=True, frozen=True):
     requeues: int
     preemptions: int
     attempts: tuple[Attempt, ...]
+    leaving: tuple[int, ...] = ()
+    regrown: tuple[tuple[int, int], ...] = ()
+    victim: bool = False
+    grow_after_ms: int = 0
+    grown_ms: int = 0
 
 
 class JobsPart(Part, tag="Jobs", frozen=True):
@@ -117,6 +123,35 @@ class JobsPart(Part, tag="Jobs", frozen=True):
 
     version: int
     jobs: tuple[JobRecord, ...]
+
+
+class TallyRecord(Struct, array_like=True, frozen=True):
+    """A tally of `accounting`. Totals are too large for 64 bits: (resource, high, low) with low < 2**62."""
+
+    account: tuple[str, str, str, int]
+    usage: tuple[tuple[str, int, int], ...] = ()
+    lost: tuple[tuple[str, int, int], ...] = ()
+    submitted: int = 0
+    started: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    preempted: int = 0
+    shrunk_pods: int = 0
+    waits: int = 0
+    waited_ms: int = 0
+    waited_max_ms: int = 0
+
+
+class AccountsPart(Part, tag="Accounts", frozen=True):
+    """Tallies of one period of `accounting`, oldest period first; a long period takes several parts. `gone`: the last
+    paths of removed queues, in the first part."""
+
+    version: int
+    start_ms: int
+    end_ms: int
+    tallies: tuple[TallyRecord, ...]
+    gone: tuple[tuple[str, str], ...] = ()
 
 
 class ForgottenPart(Part, tag="Forgotten", frozen=True):
@@ -138,6 +173,8 @@ class TailPart(Part, tag="Tail", frozen=True):
     opened_since: tuple[str, ...]
     reopened: tuple[str, ...]
     again: bool
+    paused: bool = False
+    growing_opened: tuple[str, ...] = ()
 
 
-AnyPart = HeadPart | NodesPart | GangsPart | JobsPart | ForgottenPart | TailPart
+AnyPart = HeadPart | NodesPart | GangsPart | JobsPart | ForgottenPart | TailPart | AccountsPart

@@ -13,11 +13,13 @@ from typing import Final
 from msgspec import Struct
 
 from muster.core import transitions as tr
+from muster.core.accounting import Accounts
 from muster.core.gangs import GangTable
 from muster.core.jobs import Attempt, Job
-from muster.core.model import GroupPlacement, InboxPosition, JobState
+from muster.core.model import GroupPlacement, InboxPosition, JobState, Shrinks
 from muster.core.nodes import NodeTable
-from muster.core.order import ClassKey, OrderKey, PendingIndex
+from muster.core.order import ClassKey, OrderKey, PendingIndex, class_key, order_key
+from muster.core.potential import Potential
 from muster.core.queues import QueueTree
 from muster.core.timers import Timers
 
@@ -44,6 +46,7 @@ class Hold(Struct, array_like=True, frozen=True):
     placement: tuple[GroupPlacement, ...]
     victims: tuple[tuple[str, int], ...]  # (job, epoch)
     expires_ms: int
+    shrinks: Shrinks = ()  # elastic replicas that leave (rule P2c)
 
 
 class Ask(Struct, array_like=True, frozen=True, gc=False):
@@ -53,7 +56,7 @@ class Ask(Struct, array_like=True, frozen=True, gc=False):
     tries: int
     answered: bool = False
     retry_at_ms: int = 0
-    changes: int = 0  # CellState.changes when it was answered: asked again only after it moved
+    changes: int = 0  # CellState.changes when it was answered: asked again only after it moved. -1: anyway
 
 
 class Forgotten(Struct, array_like=True, frozen=True, gc=False):
@@ -91,8 +94,9 @@ class CellState:
         self.forgotten_order: deque[str] = deque()
         self.pending = PendingIndex()
         self.timers = Timers()
+        self.accounts = Accounts()
+        self.potential = Potential()
 
-        self.cycle_after: OrderKey | None = None  # where the paused cycle goes on
         self.cycle_owed = False  # the last transaction changed nodes or queues and left the cycle to the next
         self.changes = 0  # counts what may make a preemption plan possible
         self.holds: dict[str, Hold] = {}
@@ -108,19 +112,22 @@ class CellState:
         """Whether anything is known of the hardware (rule Q2)."""
         return self.clusters_synced > 0
 
+    def loosened(self) -> None:
+        """Something became free, or a rule changed: every pending job may fit again."""
+        self.changes += 1
+        self.pending.loosen()
+
     def find_by_name(self, namespace: str, name: str) -> str | None:
         """Id of the live job of that name."""
         return self.by_name.get(namespace, {}).get(name)
 
     def order_key(self, job: Job) -> OrderKey:
-        """Where the job stands in the order of its cell (rule F5)."""
-        return self.queues.order_key(job.queue, job.spec.priority, job.submit_ms, job.spec.id)
+        """Where the job stands in the order of its queue (rule F5)."""
+        return order_key(self.queues.by_id[job.queue], job)
 
     def class_key(self, job: Job) -> ClassKey:
         """Which pending jobs fit or do not fit together with it."""
-        spec = job.spec
-        cluster = spec.cluster_selector[0][1] if spec.cluster_selector else ""
-        return (job.queue, job.gang.shape, cluster, job.suspects, spec.id if spec.id in self.holds else "")
+        return class_key(self.queues.by_id[job.queue], job, held=job.spec.id in self.holds)
 
     def is_pending(self, job: Job) -> bool:
         """Whether the cycle may start it: queued and not in backoff."""

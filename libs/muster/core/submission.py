@@ -27,6 +27,7 @@ from muster.core.limits import (
     SUBJECT_CHARS_MAX,
     TASK_GROUPS_MAX,
 )
+from muster.core.members import Member, allowances, exceeded
 from muster.core.model import InboxPosition, JobSpec, JobState, Reason, TaskGroup
 from muster.core.queues import Queue, QueueTree
 
@@ -185,6 +186,7 @@ def submit(draft: Draft, position: InboxPosition, command: commands.SubmitJob) -
         have = f'job "{spec.namespace}/{spec.name}" exists already (id {other}): choose another name or wait'
         raise Rejected(Code.ALREADY_EXISTS, "name", have, "LOG-11")
     _check_can_ever_run(draft, spec, queue, gang)
+    _check_allowances(draft, spec, queue, gang)
     job = Job(spec, queue.spec.id, position, draft.now_ms, gang)
     draft.queued(job, tr.JobQueued(spec, queue.spec.id, position), size)
 
@@ -250,6 +252,24 @@ def _check_can_ever_run(draft: Draft, spec: JobSpec, queue: Queue, gang: Gang) -
     why = draft.never_fits(gang, cluster)
     if why is not None:
         raise Rejected(Code.FAILED_PRECONDITION, "tasks", f"the job can never run: {why}", "Q2")
+
+
+def _check_allowances(draft: Draft, spec: JobSpec, queue: Queue, gang: Gang) -> None:
+    """Rules Q1, Q2: what a namespace or a user may have here at most, waiting now and running ever."""
+    for above in queue.tracked:
+        for key, allowance in allowances(above.spec, spec):
+            who = f"{key[0].lower()} {key[1] or '(none)'}"
+            waiting = draft.usages.member(above, key).pending
+            if 0 <= allowance.pending_jobs <= waiting:
+                have = (
+                    f'{who} has {waiting} jobs waiting in queue "{above.path}", which allows {allowance.pending_jobs}'
+                )
+                raise Rejected(Code.RESOURCE_EXHAUSTED, "queue", f"{have}: wait until some have started", "Q1")
+            never = exceeded(key, allowance, Member(), gang.minimum_map)
+            if never is not None:
+                raise Rejected(
+                    Code.FAILED_PRECONDITION, "tasks", f"the job can never run: {never.say(above.path)}", "Q2"
+                )
 
 
 def cancel(draft: Draft, command: commands.CancelJob) -> None:

@@ -22,6 +22,8 @@ class Due(IntEnum):
     MAX_RUNTIME = 1
     HOLD_EXPIRES = 2
     REQUEST_AGAIN = 3
+    GROWN = 4  # replicas that were added have to run by now
+    GROW_AGAIN = 5
 
 
 TimerEntry = tuple[int, int, str, int]  # due_ms, Due, job id, epoch

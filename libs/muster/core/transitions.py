@@ -16,6 +16,7 @@ from muster.core.model import (
     NodeSpec,
     PodChange,
     QueueSpec,
+    Shrinks,
     TaskGroup,
     Zone,
 )
@@ -63,9 +64,14 @@ class CommandRefused(Transition, tag="CommandRefused", frozen=True):
 
 
 class CyclePaused(Transition, tag="CyclePaused", frozen=True):
-    """The scheduling cycle ran out of work units; it goes on after this order key. None: the cycle ended."""
+    """The scheduling cycle ended; or, `paused`, it ran out of work units and goes on without the classes of `blocked`.
+
+    `after` is how older ledgers said that it was paused.
+    """
 
     after: tuple[int, int, str] | None = None
+    paused: bool = False
+    blocked: tuple[str, ...] = ()  # jobs: the one that was looked at of each class, elastic ones that could not grow
 
 
 # --- nodes ----------------------------------------------------------------------------------------------------------
@@ -135,6 +141,35 @@ class JobPlaced(Transition, tag="JobPlaced", frozen=True):
     job: str
     epoch: int
     groups: tuple[GroupPlacement, ...]
+
+
+class JobGrown(Transition, tag="JobGrown", frozen=True):
+    """More replicas of a placed elastic job have their nodes (rule G1); charged from here on.
+
+    The new pods of a group take its lowest vacant positions (never placed, or gone and not leaving), in ascending
+    order along the runs. A position that was used before in this epoch gets the next attempt (LOG-15).
+    """
+
+    job: str
+    epoch: int
+    groups: tuple[GroupPlacement, ...]  # only what is added
+
+
+class JobShrunk(Transition, tag="JobShrunk", frozen=True):
+    """These pods leave a job that goes on without them; it keeps its minimum (rules G1, P2c).
+
+    Pods that are not over yet stay charged until they are (rule L5) and are in `Job.leaving` meanwhile. `by` is the job
+    they make room for; empty: nobody (they were lost, rejected or did not start).
+    """
+
+    job: str
+    epoch: int
+    pods: tuple[int, ...]  # positions, ascending
+    by: str = ""
+    reason: str = "Shrunk"
+    message: str = ""
+    suspects: tuple[int, ...] = ()  # nodes that this job avoids from now on
+    not_before_ms: int = 0  # it does not grow before
 
 
 class PodsChanged(Transition, tag="PodsChanged", frozen=True):
@@ -235,6 +270,7 @@ class HoldMade(Transition, tag="HoldMade", frozen=True):
     placement: tuple[GroupPlacement, ...]
     victims: tuple[tuple[str, int], ...]
     expires_ms: int
+    shrinks: Shrinks = ()  # (job, epoch, positions): elastic replicas that leave (rule P2c)
 
 
 class HoldReleased(Transition, tag="HoldReleased", frozen=True):
@@ -249,6 +285,7 @@ class PreemptionAnswered(Transition, tag="PreemptionAnswered", frozen=True):
     request: int
     reason: str
     retry_after_ms: int
+    repeat: bool = False  # ask again after that time even if nothing has changed
 
 
 AnyTransition = (
@@ -282,6 +319,8 @@ AnyTransition = (
     | HoldMade
     | HoldReleased
     | PreemptionAnswered
+    | JobGrown
+    | JobShrunk
 )
 
 
@@ -309,13 +348,15 @@ def estimated_bytes(transition: Transition) -> int:
     """An upper bound of the encoded size, cheap enough for every transition (LOG-8)."""
     if isinstance(transition, JobQueued):
         return spec_bytes(transition.spec) + QUEUED_BYTES
-    if isinstance(transition, (JobPlaced, HoldMade)):
-        groups = transition.groups if isinstance(transition, JobPlaced) else transition.placement
+    if isinstance(transition, (JobPlaced, JobGrown, HoldMade)):
+        groups = transition.placement if isinstance(transition, HoldMade) else transition.groups
         return (
             160
             + sum(32 + 12 * len(g.runs) + len(g.devices) for g in groups)
-            + (48 * len(transition.victims) if isinstance(transition, HoldMade) else 0)
+            + (_victims_bytes(transition) if isinstance(transition, HoldMade) else 0)
         )
+    if isinstance(transition, JobShrunk):
+        return 256 + 5 * (len(transition.pods) + len(transition.suspects)) + 4 * len(transition.message)
     if isinstance(transition, PodsChanged):
         return 64 + sum(24 + len(p.reason) for p in transition.pods)
     if isinstance(transition, NodeUpserted):
@@ -336,6 +377,10 @@ def estimated_bytes(transition: Transition) -> int:
     if isinstance(transition, EntitlementsSet):
         return 64 + sum(64 + 64 * len(e.amounts) for e in transition.entitlements)
     return 512 + len(getattr(transition, "message", ""))
+
+
+def _victims_bytes(hold: HoldMade) -> int:
+    return 48 * len(hold.victims) + sum(56 + 5 * len(pods) for _, _, pods in hold.shrinks)
 
 
 def spec_bytes(spec: JobSpec, groups: int | None = None) -> int:

@@ -14,6 +14,7 @@ from muster.core import commands, invariants
 from muster.core import transitions as tr
 from muster.core.apply import apply_transaction
 from muster.core.decide import AnyItem, decide, leader_elected, next_wake_ms, transaction
+from muster.core.invariants_potential import Calm
 from muster.core.model import InboxPosition
 from muster.core.state import CellState
 from muster.wire import codec
@@ -107,9 +108,11 @@ class Cell:
         data = codec.encode_transaction(tx)
         self.log.append(data)
         before = invariants.Before(self.state) if self.checked else None
+        calm = Calm(self.state) if self.checked else None
         if not apply_transaction(self.state, codec.decode_transaction(data), len(self.log)):
             raise AssertionError(f"transaction {tx.header.id} is void")
-        if before is not None:
+        if before is not None and calm is not None:
+            calm.check(tx.transitions, self.state.now_ms)
             before.check(self.state)
             invariants.check(self.state)
 

@@ -38,6 +38,10 @@ PREEMPTIONS: Final = {
     queue_pb2.QUEUE_PREEMPTION_LOWER_PRIORITY: "LOWER_PRIORITY",
     queue_pb2.QUEUE_PREEMPTION_ANY: "ANY",
 }
+FAIR_BY: Final = {
+    queue_pb2.QUEUE_FAIR_BY_NAMESPACE: "NAMESPACE",
+    queue_pb2.QUEUE_FAIR_BY_USER: "USER",
+}
 
 
 def state(name: str) -> job_pb2.JobState.ValueType:

@@ -16,6 +16,7 @@ from google.protobuf import json_format
 from msgspec import Struct
 
 from muster.api.v1 import events_pb2, job_pb2, queue_pb2
+from muster.core import layout
 from muster.core import transitions as tr
 from muster.core.model import JobSpec, JobState, QueueSpec, Reason
 from muster.core.state import CellState
@@ -201,6 +202,25 @@ def _preempted(t: tr.JobPreempted) -> Fields:
     )
 
 
+def _grown(t: tr.JobGrown) -> Fields:
+    """The state is the one it was in: Placed, Starting or Running."""
+    pods = sum(layout.pods_placed(group) for group in t.groups)
+    message = f"{pods} more pods"
+    return {"type": "job.grown", "reason": _reason_name(Reason.PLACED), "epoch": t.epoch, "message": message}
+
+
+def _shrunk(t: tr.JobShrunk) -> Fields:
+    why = t.message or (f"they make room for job {t.by}" if t.by else "")
+    message = f"{len(t.pods)} pods fewer" + (f": {why}" if why else "")
+    return {
+        "type": "job.shrunk",
+        "reason": _reason_name(t.reason),
+        "epoch": t.epoch,
+        "message": message,
+        "preempted_by": t.by,
+    }
+
+
 def _requeued(t: tr.JobRequeued) -> Fields:
     return _fields("job.requeued", JobState.QUEUED, t.reason, not_before=rfc3339(t.not_before_ms))
 
@@ -219,6 +239,8 @@ def _cancelled(t: tr.JobCancelled) -> Fields:
 
 STEPS: Final[Mapping[type[tr.Transition], Callable[[Any], Fields]]] = {
     tr.JobPlaced: _placed,
+    tr.JobGrown: _grown,
+    tr.JobShrunk: _shrunk,
     tr.JobStarting: _starting,
     tr.JobRunning: _running,
     tr.JobStopping: _stopping,

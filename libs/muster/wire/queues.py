@@ -10,10 +10,12 @@ import msgspec
 from muster.api.v1 import queue_pb2
 from muster.core import resources
 from muster.core.errors import Code, Rejected
-from muster.core.model import Amounts, JobState, QueueSpec
+from muster.core.model import Allowance, Amounts, QueueSpec
 from muster.core.queues import Queue
+from muster.core.standing import Standing
 from muster.core.state import CellState
 from muster.wire import enums, quantities
+from muster.wire.status import duration
 
 MASKABLE: Final = (
     "weight",
@@ -25,10 +27,16 @@ MASKABLE: Final = (
     "limit",
     "lending_limit",
     "labels",
+    "per_namespace",
+    "per_user",
+    "fair_by",
+    "min_runtime",
 )
 STATE_VALUES: Final = {name: value for value, name in enums.QUEUE_STATES.items()}
 ORDERING_VALUES: Final = {name: value for value, name in enums.ORDERINGS.items()}
 PREEMPTION_VALUES: Final = {name: value for value, name in enums.PREEMPTIONS.items()}
+FAIR_BY_VALUES: Final = {name: value for value, name in enums.FAIR_BY.items()}
+CORE_FIELDS: Final = {"min_runtime": "min_runtime_ms"}  # where the core's name is another one
 
 
 def to_core(queue: queue_pb2.Queue) -> QueueSpec:
@@ -53,8 +61,32 @@ def changed(spec: QueueSpec, queue: queue_pb2.Queue, paths: Iterable[str]) -> Qu
         "limit": _amounts(queue.limit, "queue.limit", zeros=True),
         "lending_limit": _amounts(queue.lending_limit, "queue.lending_limit", zeros=True),
         "labels": tuple(sorted(queue.labels.items())),
+        "per_namespace": _allowance(queue.per_namespace, "queue.per_namespace"),
+        "per_user": _allowance(queue.per_user, "queue.per_user"),
+        "fair_by": enums.FAIR_BY.get(queue.fair_by, "NAMESPACE"),
+        "min_runtime": queue.min_runtime.ToMilliseconds(),
     }
-    return msgspec.structs.replace(spec, **{field: stated[field] for field in fields})
+    return msgspec.structs.replace(spec, **{CORE_FIELDS.get(field, field): stated[field] for field in fields})
+
+
+def _allowance(allowance: queue_pb2.Allowance, field: str) -> Allowance:
+    return Allowance(
+        pending_jobs=allowance.pending_jobs if allowance.HasField("pending_jobs") else -1,
+        running_jobs=allowance.running_jobs if allowance.HasField("running_jobs") else -1,
+        resources=_amounts(allowance.resources, f"{field}.resources", zeros=True),
+    )
+
+
+def _allowance_to_proto(allowance: Allowance) -> queue_pb2.Allowance | None:
+    """None when nothing is limited."""
+    if allowance == Allowance():
+        return None
+    message = queue_pb2.Allowance(resources=quantities.quantities(allowance.resources))
+    if allowance.pending_jobs >= 0:
+        message.pending_jobs = allowance.pending_jobs
+    if allowance.running_jobs >= 0:
+        message.running_jobs = allowance.running_jobs
+    return message
 
 
 def _amounts(stated: Mapping[str, str], field: str, *, zeros: bool = False) -> Amounts:
@@ -65,17 +97,10 @@ def _amounts(stated: Mapping[str, str], field: str, *, zeros: bool = False) -> A
     return tuple(sorted((resource, amount) for resource, amount in parsed.items() if amount or zeros))
 
 
-def to_proto(state: CellState, queue: Queue, waiting: Mapping[str, Waiting]) -> queue_pb2.Queue:
-    """A queue with its status. `waiting` is of `waiting_by_queue`."""
-    spec = queue.spec
-    entitled = dict(state.entitled.get(spec.id, ()))
-    usage = sorted(queue.usage.items())
-    borrowed = [(r, n - entitled[r]) for r, n in usage if r in entitled and n > entitled[r]]
-    mine = waiting.get(spec.id) or Waiting()
+def spec_to_proto(path: str, spec: QueueSpec) -> queue_pb2.Queue:
+    """What can be set of a queue, as it is set."""
     return queue_pb2.Queue(
-        path=queue.path,
-        id=spec.id,
-        revision=spec.revision,
+        path=path,
         weight=spec.weight,
         priority=spec.priority,
         ordering=ORDERING_VALUES[spec.ordering],
@@ -85,43 +110,61 @@ def to_proto(state: CellState, queue: Queue, waiting: Mapping[str, Waiting]) -> 
         limit=quantities.quantities(spec.limit),
         lending_limit=quantities.quantities(spec.lending_limit),
         labels=dict(spec.labels),
-        status=queue_pb2.QueueStatus(
-            usage=quantities.quantities(usage),
-            entitled=quantities.quantities(entitled.items()),
-            borrowed=quantities.quantities(borrowed),
-            pending=quantities.quantities(sorted(mine.amounts.items())),
-            pending_jobs=mine.pending,
-            running_jobs=mine.running,
-            leaf=not queue.children,
-        ),
+        per_namespace=_allowance_to_proto(spec.per_namespace),
+        per_user=_allowance_to_proto(spec.per_user),
+        fair_by=FAIR_BY_VALUES[spec.fair_by],
+        min_runtime=duration(spec.min_runtime_ms),
     )
 
 
-class Waiting:
-    """What the jobs of a queue and below it wait for, and how many run."""
+def to_proto(state: CellState, queue: Queue, standing: Standing) -> queue_pb2.Queue:
+    """A queue with its status."""
+    message = spec_to_proto(queue.path, queue.spec)
+    message.id = queue.id
+    message.revision = queue.spec.revision
+    message.status.CopyFrom(
+        queue_pb2.QueueStatus(
+            usage=quantities.quantities(sorted(queue.usage.items())),
+            entitled=quantities.quantities(state.entitled.get(queue.id, ())),
+            borrowed=quantities.quantities(standing.borrowed),
+            pending=quantities.quantities(standing.pending),
+            pending_jobs=standing.pending_jobs,
+            running_jobs=standing.running_jobs,
+            leaf=not queue.children,
+        )
+    )
+    return message
 
-    __slots__ = ("amounts", "pending", "running")
 
-    def __init__(self) -> None:
-        self.amounts: dict[str, int] = {}
-        self.pending = 0
-        self.running = 0
-
-
-def waiting_by_queue(state: CellState) -> dict[str, Waiting]:
-    """By queue id, every queue with a live job below it. One walk over the jobs of the cell."""
-    found: dict[str, Waiting] = {}
-    for job in state.jobs.values():
-        if not job.live or job.queue not in state.queues:
-            continue
-        for queue in state.queues.get(job.queue).chain:
-            waiting = found.get(queue.id)
-            if waiting is None:
-                waiting = found[queue.id] = Waiting()
-            if job.charged:
-                waiting.running += 1
-            elif job.state is not JobState.SUSPENDED:
-                waiting.pending += 1
-                for resource, amount in job.gang.full:
-                    waiting.amounts[resource] = waiting.amounts.get(resource, 0) + amount
-    return found
+def shares_to_proto(queue: Queue, standing: Standing) -> queue_pb2.QueueShares:
+    """A queue resource by resource."""
+    columns = {
+        "guaranteed": dict(queue.spec.guaranteed),
+        "entitled": dict(standing.entitled),
+        "usage": queue.usage,
+        "committed": queue.committed,
+        "borrowed": dict(standing.borrowed),
+        "lent": dict(standing.lent),
+        "withheld": dict(standing.withheld),
+        "pending": dict(standing.pending),
+        "limit": dict(queue.spec.limit),
+    }
+    named = sorted({resource for amounts in columns.values() for resource in amounts})
+    return queue_pb2.QueueShares(
+        path=queue.path,
+        leaf=not queue.children,
+        weight=queue.spec.weight,
+        resources=[
+            queue_pb2.ResourceShare(
+                resource=resource,
+                **{
+                    column: quantities.quantity(resource, amounts[resource])
+                    for column, amounts in columns.items()
+                    if resource in amounts
+                },
+            )
+            for resource in named
+        ],
+        pending_jobs=standing.pending_jobs,
+        running_jobs=standing.running_jobs,
+    )

@@ -10,10 +10,13 @@ from typing import Final
 from muster.api.v1 import query_pb2
 from muster.core.errors import Code, Rejected
 from muster.core.explain import explain
+from muster.core.submission import find_queue
 from muster.wire import explanations, status
+from muster.wire.usage import usage_response
 from muster_admission.calls import Context, abort, check, unary
 from muster_admission.cell import Cell
 from muster_admission.filters import JobFilter
+from muster_admission.forecasts import Forecaster
 from muster_admission.identity import Identity
 from muster_admission.listing import page_of
 from muster_admission.overview import Overview
@@ -25,11 +28,14 @@ REPLICAS_PAGE: Final = 1000
 class QueryServicer:
     """muster.api.v1.QueryService."""
 
-    def __init__(self, cell: Cell, identity: Identity, hub: WatchHub, overview: Overview) -> None:
+    def __init__(
+        self, cell: Cell, identity: Identity, *, hub: WatchHub, overview: Overview, forecaster: Forecaster
+    ) -> None:
         self._cell = cell
         self._identity = identity
         self._hub = hub
         self._overview = overview
+        self._forecaster = forecaster
 
     @unary
     async def GetJob(  # noqa: N802  # the names of the proto
@@ -99,6 +105,39 @@ class QueryServicer:
             replicas=page[:size],
             next_page_token=f"{epoch}.{start + size}" if len(page) > size else "",
             ledger_sequence=state.ledger_seq,
+        )
+
+    @unary
+    async def WhatIf(  # noqa: N802
+        self, request: query_pb2.WhatIfRequest, context: Context
+    ) -> query_pb2.WhatIfResponse:
+        user = self._identity.user(context)
+        await self._cell.reach(request.min_position)
+        ledger_seq = self._cell.state.ledger_seq
+        if request.WhichOneof("question") == "queues":
+            changes = self._forecaster.queues(request.queues)
+            return query_pb2.WhatIfResponse(queues=changes, ledger_sequence=ledger_seq)
+        return query_pb2.WhatIfResponse(job=self._forecaster.job(request.job, user), ledger_sequence=ledger_seq)
+
+    @unary
+    async def GetUsage(  # noqa: N802
+        self, request: query_pb2.GetUsageRequest, context: Context
+    ) -> query_pb2.GetUsageResponse:
+        self._identity.user(context)
+        await self._cell.reach(request.min_position)
+        state = self._cell.state
+        queues: set[str] | None = None
+        if request.queue:
+            root = find_queue(state.queues, request.queue, "queue")
+            queues = {queue.id for queue in state.queues.subtree(root.id)}
+        now_ms = max(state.now_ms, self._cell.clock.now_ms())
+        return usage_response(
+            state,
+            state.accounts.report(request.since.ToMilliseconds(), now_ms),
+            group_by=request.group_by,
+            queues=queues,
+            namespace=request.namespace,
+            user=request.user,
         )
 
     @unary

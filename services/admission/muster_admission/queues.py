@@ -9,14 +9,17 @@ from __future__ import annotations
 import difflib
 from typing import Final
 
-from muster.api.v1 import queue_pb2
+from muster.api.v1 import job_pb2, queue_pb2
 from muster.core.commands import DeleteQueue, UpsertQueue
 from muster.core.errors import Code, Rejected
 from muster.core.queues import Queue
+from muster.core.standing import standings
+from muster.wire import quantities
 from muster.wire import queues as wire
 from muster.wire.status import position as to_position
 from muster_admission.calls import Context, Refused, unary
 from muster_admission.cell import Cell
+from muster_admission.forecasts import Forecaster
 from muster_admission.identity import Identity
 
 UPDATE_TRIES_MAX: Final = 5
@@ -25,9 +28,10 @@ UPDATE_TRIES_MAX: Final = 5
 class QueueServicer:
     """muster.api.v1.QueueService."""
 
-    def __init__(self, cell: Cell, identity: Identity) -> None:
+    def __init__(self, cell: Cell, identity: Identity, forecaster: Forecaster) -> None:
         self._cell = cell
         self._identity = identity
+        self._forecaster = forecaster
 
     @unary
     async def CreateQueue(  # noqa: N802  # the names of the proto
@@ -105,11 +109,52 @@ class QueueServicer:
         await self._cell.reach(request.min_position)
         root = (await self._find(request.root)).id if request.root else ""
         state = self._cell.state
-        waiting = wire.waiting_by_queue(state)
+        standing = standings(state, root)
         return queue_pb2.ListQueuesResponse(
-            queues=[wire.to_proto(state, queue, waiting) for queue in state.queues.subtree(root)],
+            queues=[wire.to_proto(state, queue, standing[queue.id]) for queue in state.queues.subtree(root)],
             ledger_sequence=state.ledger_seq,
         )
+
+    @unary
+    async def GetShares(  # noqa: N802
+        self, request: queue_pb2.GetSharesRequest, context: Context
+    ) -> queue_pb2.GetSharesResponse:
+        self._identity.user(context)
+        await self._cell.reach(request.min_position)
+        root = (await self._find(request.root)).id if request.root else ""
+        state = self._cell.state
+        standing = standings(state, root)
+        return queue_pb2.GetSharesResponse(
+            queues=[wire.shares_to_proto(queue, standing[queue.id]) for queue in state.queues.subtree(root)],
+            capacity=quantities.quantities(state.nodes.capacity()),
+            ledger_sequence=state.ledger_seq,
+            entitlements_sequence=state.entitled_seq,
+        )
+
+    @unary
+    async def ApplyQueues(  # noqa: N802
+        self, request: queue_pb2.ApplyQueuesRequest, context: Context
+    ) -> queue_pb2.ApplyQueuesResponse:
+        self._identity.user(context)
+        await self._cell.reach(job_pb2.InboxPosition())
+        await self._cell.follower.catch_up()  # what is compared with should be what the leader has
+        if request.dry_run:
+            return self._forecaster.queues(request)
+        tries_left = UPDATE_TRIES_MAX
+        while True:
+            command = self._forecaster.command_of(request)
+            changes = self._forecaster.changes(command)
+            if not changes:
+                return queue_pb2.ApplyQueuesResponse()
+            tries_left -= 1
+            try:
+                position = await self._cell.command(command)
+                break
+            except Refused as error:
+                if tries_left == 0 or error.status.code != _ABORTED:
+                    raise
+        inbox_position = to_position(position) if position else None
+        return queue_pb2.ApplyQueuesResponse(changes=changes, inbox_position=inbox_position)
 
     async def _find(self, path: str) -> Queue:
         """Raises Rejected (NOT_FOUND)."""
@@ -125,7 +170,7 @@ class QueueServicer:
 
     def _proto(self, queue: Queue) -> queue_pb2.Queue:
         state = self._cell.state
-        return wire.to_proto(state, queue, wire.waiting_by_queue(state))
+        return wire.to_proto(state, queue, standings(state, queue.id)[queue.id])
 
 
 _ABORTED: Final = 10  # google.rpc.Code

@@ -30,12 +30,14 @@ from muster.runtime.streams import events_spec, inbox_spec, leases_spec
 from muster.wire.events import StateNames
 from muster_admission.admin import AdminServicer
 from muster_admission.cell import Cell
+from muster_admission.forecasts import Forecaster
 from muster_admission.identity import Identity
 from muster_admission.overview import Overview
 from muster_admission.query import QueryServicer
 from muster_admission.queues import QueueServicer
 from muster_admission.settings import AdmissionSettings
 from muster_admission.submission import SubmissionServicer
+from muster_admission.usage_metrics import UsageCollector
 from muster_admission.watching import WatchHub
 
 NAME: Final = "admission"
@@ -86,7 +88,7 @@ async def _end_watches(context: ServiceContext[AdmissionSettings], hub: WatchHub
 
 
 def _serve(rpc: RpcServer, cell: Cell, identity: Identity, hub: WatchHub) -> None:
-    overview = Overview(cell)
+    overview, forecaster = Overview(cell), Forecaster(cell)
     for register, servicer, proto, name in (
         (
             submission_pb2_grpc.add_SubmissionServiceServicer_to_server,
@@ -96,13 +98,13 @@ def _serve(rpc: RpcServer, cell: Cell, identity: Identity, hub: WatchHub) -> Non
         ),
         (
             query_pb2_grpc.add_QueryServiceServicer_to_server,
-            QueryServicer(cell, identity, hub, overview),
+            QueryServicer(cell, identity, hub=hub, overview=overview, forecaster=forecaster),
             query_pb2,
             "QueryService",
         ),
         (
             queue_pb2_grpc.add_QueueServiceServicer_to_server,
-            QueueServicer(cell, identity),
+            QueueServicer(cell, identity, forecaster),
             queue_pb2,
             "QueueService",
         ),
@@ -115,6 +117,7 @@ def _measure(
     context: ServiceContext[AdmissionSettings], cell: Cell, gauge: InboxGauge, hub: WatchHub, relay: EventRelay
 ) -> None:
     registry = context.registry
+    registry.register(UsageCollector(cell))
     for name, help_text, value in (
         ("muster_inbox_backlog_messages", "Inbox messages not decided yet.", lambda: gauge.backlog_messages),
         ("muster_watchers", "Open watches.", lambda: hub.watchers),

@@ -181,7 +181,7 @@ class Binder:
         for transition in tx.transitions:
             if isinstance(transition, tr.PodsChanged):
                 for change in transition.pods:
-                    self.outbox.settle(transition.job, change.pod, change.phase)
+                    self.outbox.settle(transition.job, change.pod, change.phase, change.attempt)
             elif isinstance(transition, _REVIEWED) and self.owns_job(transition.job):
                 self._reviewer.review_job(transition.job, fresh=isinstance(transition, tr.JobPlaced))
 
@@ -344,6 +344,8 @@ class _ClusterPods:
 
 _REVIEWED: Final = (
     tr.JobPlaced,
+    tr.JobGrown,
+    tr.JobShrunk,
     tr.JobStopping,
     tr.JobPreempted,
     tr.JobRequeued,

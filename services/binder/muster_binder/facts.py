@@ -16,6 +16,7 @@ from muster.core.model import InboxPosition
 from muster.runtime.logs import get_logger
 from muster.runtime.ports import Clock, OutcomeUnknown, StreamFull
 from muster_binder.metrics import BinderMetrics
+from muster_binder.names import PodKey
 
 BATCH_FACTS_MAX: Final = 500
 COALESCE_S: Final = 0.025
@@ -42,7 +43,7 @@ class Entry:
         self.sent_s = 0.0
 
 
-Slot = tuple[str, int]  # job, pod position; REJECTED for the job's rejection
+Slot = tuple[str, int]  # job, pod position; REJECTED for the job's rejection, and below it for those of single pods
 REJECTED: Final = -1
 
 
@@ -71,29 +72,33 @@ class Outbox:
         self._unsent: dict[Slot, None] = {}  # in order
         self._wake = asyncio.Event()
 
-    def phase(self, job: str, epoch: int, pod: int) -> int:
-        """The highest phase on its way for this pod, -1 if none."""
-        entry = self._entries.get((job, pod))
-        if entry is None or not isinstance(entry.fact, PodFact) or entry.fact.epoch != epoch:
+    def phase(self, key: PodKey) -> int:
+        """The highest phase on its way for this run of a pod, -1 if none."""
+        entry = self._entries.get((key.job, key.pod))
+        if entry is None or not isinstance(entry.fact, PodFact):
             return -1
-        return entry.fact.phase
+        fact = entry.fact
+        return fact.phase if (fact.epoch, fact.attempt) == (key.epoch, key.attempt) else -1
 
     def observe(self, cluster: str, fact: PodFact) -> None:
-        if self.phase(fact.job, fact.epoch, fact.pod) >= fact.phase:
+        if self.phase(PodKey(fact.job, fact.epoch, fact.pod, fact.attempt)) >= fact.phase:
             return
         self._put((fact.job, fact.pod), Entry(cluster, fact))
 
-    def reject(self, rejection: PlacementRejected) -> None:
-        """One rejection takes the whole gang down, so one for an epoch is enough."""
-        known = self._entries.get((rejection.job, REJECTED))
-        if known is None or known.fact.epoch < rejection.epoch:
+    def reject(self, rejection: PlacementRejected, *, alone: bool = False) -> None:
+        """One rejection takes the whole gang down, so one for an epoch is enough. `alone`: its pod may go by itself."""
+        slot = (rejection.job, REJECTED - rejection.pod if alone else REJECTED)
+        known = self._entries.get(slot)
+        if known is None or (known.fact.epoch, known.fact.attempt) < (rejection.epoch, rejection.attempt):
             self._metrics.rejected.labels(rejection.cluster, rejection.code).inc()
-            self._put((rejection.job, REJECTED), Entry(rejection.cluster, rejection))
+            self._put(slot, Entry(rejection.cluster, rejection))
 
-    def settle(self, job: str, pod: int, phase: int) -> None:
+    def settle(self, job: str, pod: int, phase: int, attempt: int = 0) -> None:
         """The ledger shows this phase."""
         entry = self._entries.get((job, pod))
-        if entry is not None and isinstance(entry.fact, PodFact) and entry.fact.phase <= phase:
+        if entry is None or not isinstance(entry.fact, PodFact):
+            return
+        if (entry.fact.attempt, entry.fact.phase) <= (attempt, phase):
             self._drop((job, pod))
 
     def __len__(self) -> int:

@@ -12,7 +12,8 @@ first container (else the kubelet would not account for them), node selector, re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +26,7 @@ from muster_binder import names
 EXISTING_POD: Final = "existingPod"  # in a template: bind this pod instead of creating one
 DEFAULT_CONTAINER: Final = "main"
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+NOT_GROWN: Final[Mapping[int, int]] = MappingProxyType({})
 
 NodeOf = Callable[[int], NodeSpec]
 
@@ -58,10 +60,13 @@ class Gang:
         placement: tuple[GroupPlacement, ...],
         node_of: NodeOf,
         *,
+        attempt_of: Mapping[int, int] = NOT_GROWN,
         default_image: str,
     ) -> None:
+        """`attempt_of`: by position, where it is not the first one."""
         self.spec = spec
         self.epoch = epoch
+        self.placement = placement
         self.creates = 0  # operations that still need this object
         self._cell = cell
         self._default_image = default_image
@@ -74,7 +79,7 @@ class Gang:
             if existing:
                 name = existing if task.replicas == 1 else f"{existing}-{index}"
             else:
-                name = names.pod_name(spec.id, spec.name, task.name, group, (index, epoch, 0))
+                name = names.pod_name(spec.id, spec.name, task.name, group, (index, epoch, attempt_of.get(position, 0)))
             self.slots[position] = Slot(pod, node_of(node), name)
 
     def binds_existing(self, slot: Slot) -> bool:

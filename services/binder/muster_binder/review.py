@@ -4,7 +4,7 @@ Level-triggered: every decision is made anew from the state, the cache of pods a
 does not matter which change led here, whether one was missed, or who acted before (LOG-15). Nothing here waits; what is
 to be done becomes an `Op`, what is to be told a fact.
 
-    the job is      the pod is       then
+    the job is      the pod is       then                    (a pod that a job was shrunk by: as if stopping)
     placed          nowhere          create it; or, if the ledger has seen it, get it to be sure, then tell GONE
     placed          there            tell its phase, exit code; a refusal by the kubelet takes the placement back
     stopping        there            delete it (its own grace, its uid), unless it is finished
@@ -33,9 +33,9 @@ from muster_binder.observed import Observed
 from muster_binder.work import Kind, Op
 
 ACTIVE: Final = CHARGED - {JobState.STOPPING}
-FIRST_ATTEMPT: Final = 0
 PLACED: Final = int(PodPhase.PLACED)
 SUCCEEDED: Final = int(PodPhase.SUCCEEDED)
+GONE: Final = int(PodPhase.GONE)
 MESSAGE_CHARS_MAX: Final = 512
 
 
@@ -110,7 +110,7 @@ class Reviewer:
             self._clean_up(job, pod)
             return
         self._report(job, pod)
-        if job.state is JobState.STOPPING and not pod.finished:
+        if self.unwanted(pod):
             self._delete(pod)
 
     def review_due(self) -> None:
@@ -145,7 +145,7 @@ class Reviewer:
         if job is None or not self._is_current(job, op.key) or self._known_phase(job, op.key) >= SUCCEEDED:
             return
         phase = job.phases[op.key.pod]
-        if job.state is JobState.STOPPING and phase == PLACED:
+        if _leaves(job, op.key) and phase == PLACED:
             wait_s = 0.0 if op.fresh else self._owner.fence_s(op.key.job)
             if wait_s > 0:
                 self._start(Op(Kind.CONFIRM, op.key, op.cluster, op.namespace, op.name), wait_s)
@@ -164,6 +164,7 @@ class Reviewer:
             job is not None
             and job.state in ACTIVE
             and self._is_current(job, key)
+            and not _leaves(job, key)
             and self._known_phase(job, key) == PLACED
             and self._cache.get(key) is None
             and not self._cache.any_before(key.job, job.epoch)
@@ -181,7 +182,9 @@ class Reviewer:
         job = self._state().jobs.get(pod.key.job)
         if job is None or not self._is_current(job, pod.key):
             return True
-        return job.state is JobState.STOPPING and not pod.finished
+        if job.state in ACTIVE and job.phases[pod.key.pod] == GONE:
+            return True  # the ledger has given it up
+        return _leaves(job, pod.key) and not pod.finished
 
     def not_wanted_any_more(self, op: Op, *, tried: bool) -> None:
         """A create that was not carried out, or whose outcome nobody knows (`tried`), is not wanted now."""
@@ -190,7 +193,7 @@ class Reviewer:
             self.review_pod(pod)
             return
         job = self._state().jobs.get(op.key.job)
-        if job is None or job.state is not JobState.STOPPING or not self._is_current(job, op.key):
+        if job is None or not self._is_current(job, op.key) or not _leaves(job, op.key):
             return
         if op.fresh and not tried:
             self._tell(job, op.key, op.cluster, PodPhase.GONE)
@@ -204,23 +207,27 @@ class Reviewer:
 
     def reject(self, op: Op, code: str, message: str) -> None:
         job = self._state().jobs.get(op.key.job)
-        if job is not None and job.state in ACTIVE and self._is_current(job, op.key):
-            self._reject(op.cluster, op.key, code, message)
+        if job is not None and self._is_current(job, op.key) and not _leaves(job, op.key):
+            self._reject(job, op.cluster, op.key, code, message)
 
     def gang(self, job: Job) -> Gang:
         """The pods of the job's placement."""
         known = self._gangs.get(job.spec.id)
-        if known is not None and known.epoch == job.epoch:
+        if known is not None and known.epoch == job.epoch and known.placement is job.placement:
             return known
         state = self._state()
-        return Gang(
+        gang = Gang(
             state.cell,
             job.spec,
             job.epoch,
             job.placement,
             state.nodes.spec,
+            attempt_of=dict(job.regrown),
             default_image=self._settings.default_image,
         )
+        if known is not None and known.epoch == job.epoch:
+            gang.creates = known.creates  # the job has grown meanwhile
+        return gang
 
     def done(self, op: Op) -> None:
         """The operation is over; another may begin for its pod."""
@@ -238,8 +245,10 @@ class Reviewer:
         job = self._state().jobs.get(fact.job)
         if job is None or job.epoch != fact.epoch or not self._owner.owns_job(fact.job):
             return False
+        if fact.attempt != job.attempt_of(fact.pod):
+            return False
         if isinstance(fact, PlacementRejected):
-            return job.state in ACTIVE
+            return job.state in ACTIVE and fact.pod not in job.leaving and job.phases[fact.pod] != GONE
         return job.state in CHARGED and job.phases[fact.pod] < min(fact.phase, SUCCEEDED)
 
     # --- deciding ---------------------------------------------------------------------------------------------------
@@ -254,14 +263,14 @@ class Reviewer:
         for position, phase in enumerate(job.phases):
             if phase >= SUCCEEDED:
                 continue
-            key = PodKey(job.spec.id, job.epoch, position, FIRST_ATTEMPT)
+            key = PodKey(job.spec.id, job.epoch, position, job.attempt_of(position))
             if key in self._doing or self._cache.get(key) is not None or self._known_phase(job, key) >= SUCCEEDED:
                 continue
             gang = gang or self.gang(job)
             slot = gang.slots[position]
             if not self._owner.owns(job.spec.id, slot.cluster):
                 continue
-            if job.state in ACTIVE and phase == PLACED:
+            if phase == PLACED and not _leaves(job, key):
                 if self._known_phase(job, key) == PLACED:
                     self._gangs[job.spec.id] = gang  # so that it is built once
                     self._create(job, key, slot.cluster, slot.name, fresh=fresh)
@@ -292,7 +301,7 @@ class Reviewer:
         if job is None:
             if not pod.finished:
                 wait_ms = pod.seen_ms + self._settings.orphan_grace_ms - self._clock.now_ms()
-        elif pod.key.epoch > job.epoch:
+        elif self._is_ahead(job, pod.key):
             return  # not in our ledger yet; its owner was further than we are
         elif job.state in TERMINAL and pod.key.epoch == job.epoch and pod.finished:
             wait_ms = job.finished_ms + self._settings.finished_pod_ttl_ms - self._clock.now_ms()
@@ -304,8 +313,8 @@ class Reviewer:
         self._delete(pod)
 
     def _report(self, job: Job, pod: Observed) -> None:
-        if pod.refused and job.state in ACTIVE:
-            self._reject(pod.cluster, pod.key, pod.reason, pod.message)
+        if pod.refused and not _leaves(job, pod.key):
+            self._reject(job, pod.cluster, pod.key, pod.reason, pod.message)
         elif pod.phase > job.phases[pod.key.pod]:
             self._tell(job, pod.key, pod.cluster, pod.phase, pod)
 
@@ -326,10 +335,17 @@ class Reviewer:
             ),
         )
 
-    def _reject(self, cluster: str, key: PodKey, code: str, message: str) -> None:
-        self._outbox.reject(
-            PlacementRejected(cluster, key.job, key.epoch, key.pod, code or "Refused", message[:MESSAGE_CHARS_MAX])
+    def _reject(self, job: Job, cluster: str, key: PodKey, code: str, message: str) -> None:
+        rejection = PlacementRejected(
+            cluster=cluster,
+            job=key.job,
+            epoch=key.epoch,
+            pod=key.pod,
+            code=code or "Refused",
+            message=message[:MESSAGE_CHARS_MAX],
+            attempt=key.attempt,
         )
+        self._outbox.reject(rejection, alone=job.gang.minimum_tasks is not None)
 
     def _delete(self, pod: Observed) -> None:
         if not pod.leaving or pod.finished:
@@ -343,7 +359,7 @@ class Reviewer:
 
     def _known_phase(self, job: Job, key: PodKey) -> int:
         """The furthest phase that the ledger has or that is on its way there."""
-        return max(job.phases[key.pod], self._outbox.phase(key.job, key.epoch, key.pod))
+        return max(job.phases[key.pod], self._outbox.phase(key))
 
     def _look_again(self, job_id: str, at_ms: int) -> None:
         if job_id not in self._due_jobs:
@@ -353,4 +369,16 @@ class Reviewer:
     @staticmethod
     def _is_current(job: Job, key: PodKey) -> bool:
         """Whether the key names a pod of the placement that the job has now."""
-        return job.state in CHARGED and job.epoch == key.epoch and key.pod < len(job.phases)
+        if job.state not in CHARGED or job.epoch != key.epoch or key.pod >= len(job.phases):
+            return False
+        return key.attempt == job.attempt_of(key.pod)
+
+    @staticmethod
+    def _is_ahead(job: Job, key: PodKey) -> bool:
+        """Whether the pod belongs to something that is not in our ledger yet."""
+        return key.epoch > job.epoch or (key.epoch == job.epoch and key.attempt > job.attempt_of(key.pod))
+
+
+def _leaves(job: Job, key: PodKey) -> bool:
+    """Whether the pod was asked to leave, with all of the job or alone."""
+    return job.state is JobState.STOPPING or key.pod in job.leaving

@@ -1,11 +1,13 @@
 """preemptor: looks for the victims of a job that is entitled but does not fit.
 
-    ledger: PreemptionRequested -> follower -> plan_preemption on a copy -> PreemptionPlanned -> inbox
+    ledger: PreemptionRequested -> follower -> Planner on a copy -> PreemptionPlanned -> inbox
 
-Requests are spread over the live replicas by the hash of the job's id (`Members`); a request that is planned twice, or
-late, does no harm: the leader checks every plan against its own state and answers each request once (rule P6). A plan
-is written also when there is none, with no victims, so that the leader knows and backs off. After a plan with victims
-this replica waits until it is decided, so that its next plan does not count on the same nodes.
+The oldest open request says whose turn it is: by its number it belongs to one of the live replicas (`Members`), and
+that one answers it together with the others that are open. The planner counts each plan as committed before it makes
+the next, the answers go into the inbox together, and the replica waits until they are decided; only then is another request
+the oldest, perhaps with another replica's turn. So no two plans name the same victims, however many replicas there are,
+but for the moment in which one comes or goes, and then the leader takes the first (rule P6). That there is no plan is
+an answer too, so that the leader knows and backs off.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from muster.core import transitions as tr
 from muster.core.commands import PreemptionPlanned
 from muster.core.model import InboxPosition, JobState
-from muster.core.preemption import plan_preemption
+from muster.core.preemption import Planner
 from muster.core.state import CellState
 from muster.runtime.follower import Follower
 from muster.runtime.inbox import InboxWriter
 from muster.runtime.members import Members
 
 PLAN_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
+ROUND_MAX: Final = 16  # requests that are answered together; the event loop stands still meanwhile
 CLOSES: Final = (tr.PreemptionAnswered, tr.HoldMade, tr.JobPlaced, tr.JobCancelled, tr.JobFailed)
 
 
@@ -80,29 +83,48 @@ class Preemptor:
             await self._wake.wait()
             self._wake.clear()
             self._metrics.members.set(len(self._members.live))
-            for job, request in list(self._open.items()):
-                if self._open.get(job) == request and self._members.mine(job):
-                    await self._plan(job, request)
+            while self._open and self._members.mine(str(min(self._open.values()))):
+                await self._round()
             self._metrics.open.set(len(self._open))
 
-    async def _plan(self, job: str, request: int) -> None:
-        """Write a plan for one request, or that there is none."""
-        state = self._follower.state
-        found = state.jobs.get(job)
-        if found is None or found.state is not JobState.QUEUED:
-            self._open.pop(job, None)
+    async def _round(self) -> None:
+        """Answer the oldest requests, and see the answers decided."""
+        answers = self._answers()
+        if not answers:
             return
-        with self._metrics.plan_seconds.time():
-            plan = plan_preemption(state, job)
-        answer = PreemptionPlanned(job, request, ledger_seq=state.ledger_seq)
-        if plan is not None:
-            answer = PreemptionPlanned(job, request, plan.victims, plan.placement, state.ledger_seq)
-        positions = await self._inbox.write([answer])
-        self._metrics.plans.labels("plan" if answer.victims else "none").inc()
-        if self._open.get(job) == request:
-            del self._open[job]
-        if answer.victims:
-            await self._decided(positions[-1])
+        positions = await self._inbox.write(answers)
+        for answer in answers:
+            self._metrics.plans.labels("plan" if answer.placement else "none").inc()
+        await self._decided(positions[-1])
+        for answer in answers:  # decided, or overtaken: the leader has said so, or will ask again
+            if self._open.get(answer.job) == answer.request:
+                del self._open[answer.job]
+
+    def _answers(self) -> list[PreemptionPlanned]:
+        """For the oldest requests, from one state. Those of jobs that no longer wait are dropped."""
+        state = self._follower.state
+        planner = Planner(state)
+        answers: list[PreemptionPlanned] = []
+        for request, job in sorted((request, job) for job, request in self._open.items()):
+            found = state.jobs.get(job)
+            if found is None or found.state is not JobState.QUEUED:
+                del self._open[job]
+                continue
+            if len(answers) == ROUND_MAX:
+                break
+            with self._metrics.plan_seconds.time():
+                answer = planner.plan(job)
+            plan = answer.plan
+            if plan is None:
+                why, again_at_ms = answer.reason, answer.again_at_ms
+                answers.append(
+                    PreemptionPlanned(job, request, ledger_seq=state.ledger_seq, again_at_ms=again_at_ms, reason=why)
+                )
+            else:
+                answers.append(
+                    PreemptionPlanned(job, request, plan.victims, plan.placement, state.ledger_seq, plan.shrinks)
+                )
+        return answers
 
     async def _decided(self, position: InboxPosition) -> None:
         try:
@@ -118,6 +140,7 @@ class Preemptor:
                 self._wake.set()
             elif self._open and isinstance(transition, CLOSES):
                 self._open.pop(transition.job, None)
+                self._wake.set()  # it may be this replica's turn now
 
     def _reloaded(self, state: CellState) -> None:
         """Requests that were made before this replica watched, or while it could not."""

@@ -248,7 +248,7 @@ class World:
         """Write every new fact to the ledger, as the leader would."""
         for fact in self.inbox.facts:
             job = self.ledger.state.jobs.get(fact.job)
-            if job is None or not job.charged or job.epoch != fact.epoch:
+            if job is None or not job.charged or job.epoch != fact.epoch or job.attempt_of(fact.pod) != fact.attempt:
                 continue
             if job.phases[fact.pod] < min(fact.phase, PodPhase.SUCCEEDED):
                 change = PodChange(fact.pod, fact.phase, fact.attempt, fact.exit_code, fact.reason)

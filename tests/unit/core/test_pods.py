@@ -23,6 +23,14 @@ def gang(world):
     return world
 
 
+@pytest.fixture
+def rigid(world):
+    """A job `a` of three pods, all of them needed, on two nodes."""
+    world.nodes(2, cpu=2000)
+    world.submit("a", replicas=3)
+    return world
+
+
 def test_a_gang_starts_runs_and_succeeds(gang):
     assert kinds(gang.pods("a", 1, 0)) == ["PodsChanged", "JobStarting"]
     assert kinds(gang.pods("a", 2, 0)) == ["PodsChanged"]
@@ -89,7 +97,8 @@ def test_a_job_whose_other_pods_are_over_fails_at_once(gang):
     assert kinds(gang.pods("a", 4, 1, exit_code=1)) == ["PodsChanged", "JobStopping", "JobFailed"]
 
 
-def test_a_pod_that_others_delete_takes_the_gang_down_and_it_waits_again(gang):
+def test_a_pod_that_others_delete_takes_the_gang_down_and_it_waits_again(rigid):
+    gang = rigid
     gang.pods("a", 2)
     done = gang.pods("a", 5, 1)
     assert kinds(done) == ["PodsChanged", "JobStopping"]
@@ -103,13 +112,15 @@ def test_a_pod_that_others_delete_takes_the_gang_down_and_it_waits_again(gang):
     assert gang.job("a").submit_ms < gang.cell.now_ms
 
 
-def test_what_succeeds_while_it_is_stopped_for_a_requeue_has_succeeded(gang):
+def test_what_succeeds_while_it_is_stopped_for_a_requeue_has_succeeded(rigid):
+    gang = rigid
     gang.pods("a", 2)
     gang.cell.send(c.PlacementRejected("sim-a", gang.id("a"), 1, 0, "Forbidden", "quota"))
     assert kinds(gang.pods("a", 3)) == ["PodsChanged", "JobSucceeded"]
 
 
-def test_a_rejected_placement_is_tried_elsewhere_without_the_node(gang):
+def test_a_rejected_placement_is_tried_elsewhere_without_the_node(rigid):
+    gang = rigid
     rejected_on = gang.job("a").placement[0].runs[0][0]
     done = gang.cell.send(c.PlacementRejected("sim-a", gang.id("a"), 1, 0, "Invalid", "name too long"))
     assert (done[0].reason, done[0].suspects) == ("PlacementRejected", (rejected_on,))
@@ -136,7 +147,8 @@ def test_a_rejection_of_an_old_epoch_or_of_a_stopping_job_is_ignored(gang):
     assert gang.cell.send(c.PlacementRejected("sim-a", gang.id("a"), 1, 0)) == []
 
 
-def test_a_kubelet_that_refuses_a_pod_does_not_fail_the_job(gang):
+def test_a_kubelet_that_refuses_a_pod_does_not_fail_the_job(rigid):
+    gang = rigid
     done = gang.pods("a", 4, 0, reason="OutOfcpu")
     assert (done[1].reason, done[1].next) == ("PlacementRejected", "Queued")
 
@@ -166,7 +178,8 @@ def test_pods_of_a_node_that_is_not_ready_may_still_run(gang):
     assert gang.job("a").state is JobState.RUNNING
 
 
-def test_a_removed_node_takes_its_gangs_down_without_backoff(gang):
+def test_a_removed_node_takes_its_gangs_down_without_backoff(rigid):
+    gang = rigid
     gang.pods("a", 2)
     done = gang.cell.send(c.NodesReported("sim-a", removed=("node-1",)))
     assert kinds(done) == ["NodeRemoved", "PodsChanged", "JobStopping"]

@@ -209,9 +209,17 @@ def test_a_plan_is_checked_against_what_happened_since(full):
         assert "JobPreempted" not in kinds(done)
 
 
-@pytest.mark.parametrize("victim", [{"priority": 5}, {"preemptible": False}, {"queue": "other"}])
-def test_a_plan_with_a_victim_that_is_safe_is_dropped(world, victim):
+@pytest.mark.parametrize(
+    ("victim", "reason"),
+    [
+        ({"priority": 5}, "a victim may not be preempted by this job"),
+        ({"preemptible": False}, "a victim is protected"),
+        ({"queue": "other"}, "the job's queue is not below its entitlement"),
+    ],
+)
+def test_a_plan_with_a_victim_that_is_safe_is_dropped(world, victim, reason):
     world.nodes(1)
+    world.queue("research", guaranteed=(("cpu", 2000),))  # so that a job that cannot be preempted may start (P4)
     world.queue("other")
     world.submit("safe", cpu=2000, **victim)
     world.submit("low", cpu=2000)
@@ -219,7 +227,7 @@ def test_a_plan_with_a_victim_that_is_safe_is_dropped(world, victim):
     plan = plan_preemption(world.state, world.id("high"))
     assert plan.victims == ((world.id("low"), 1),)
     (answered,) = answer(world, "high", victims=((world.id("safe"), 1),))
-    assert answered.reason == "a victim may not be preempted by this job"
+    assert answered.reason == reason
     assert world.job("safe").state is JobState.PLACED
 
 
@@ -287,6 +295,7 @@ def test_a_hold_that_turned_out_unnecessary_frees_those_who_waited_for_it(world)
     special = (("kind", "special"),)
     nodes = (world.node("plain"), world.node("special", labels=special))
     world.cell.send(c.NodesReported("sim-a", nodes, first=True, complete=True))
+    world.queue("research", guaranteed=(("cpu", 8000),))
     world.queue("first", priority=1)
     on_special = (TaskGroup("main", 1, 1, (("cpu", 4000),), node_selector=special),)
     world.submit("low", tasks=on_special)

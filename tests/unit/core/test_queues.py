@@ -6,7 +6,7 @@ import pytest
 
 from muster.core import commands as c
 from muster.core.limits import QUEUE_DEPTH_MAX
-from muster.core.model import JobState
+from muster.core.model import Allowance, JobState
 
 
 def paths(world):
@@ -51,10 +51,14 @@ def test_an_unknown_parent_is_refused_with_the_nearest(world):
 @pytest.mark.parametrize(
     ("field", "value", "code"),
     [
-        ("guaranteed", (("cpu", 1),), "UNIMPLEMENTED"),
-        ("lending_limit", (("cpu", 1),), "UNIMPLEMENTED"),
-        ("ordering", "FAIR", "UNIMPLEMENTED"),
-        ("preemption", "ANY", "UNIMPLEMENTED"),
+        ("guaranteed", (("memory", 1), ("cpu", 1)), "INVALID_ARGUMENT"),
+        ("guaranteed", (("cpu", -1),), "INVALID_ARGUMENT"),
+        ("lending_limit", (("cpu", 1 << 60),), "INVALID_ARGUMENT"),
+        ("per_namespace", Allowance(pending_jobs=-2), "INVALID_ARGUMENT"),
+        ("per_user", Allowance(running_jobs=1 << 40), "INVALID_ARGUMENT"),
+        ("per_user", Allowance(resources=(("cpu", -1),)), "INVALID_ARGUMENT"),
+        ("fair_by", "TEAM", "INVALID_ARGUMENT"),
+        ("min_runtime_ms", -1, "INVALID_ARGUMENT"),
         ("ordering", "LIFO", "INVALID_ARGUMENT"),
         ("preemption", "", "INVALID_ARGUMENT"),
         ("state", "SHUT", "INVALID_ARGUMENT"),
@@ -66,7 +70,7 @@ def test_an_unknown_parent_is_refused_with_the_nearest(world):
 )
 def test_settings_are_refused_by_field(world, field, value, code):
     refusal = world.reject(world.queue("batch", **{field: value}))
-    assert (refusal.code, refusal.field.split(".")[0]) == (code, field)
+    assert (refusal.code, refusal.field.split(".")[0]) == (code, field.removesuffix("_ms"))
 
 
 def test_depth_is_limited(world):

@@ -93,19 +93,22 @@ def test_replicas_share_the_requests_and_take_over_a_dead_one_s():
         two, life_of_two = await start(cell, "p-2")
         await cell.clock.sleep(TTL_S)
 
-        async def all_placed(first_cpu):
-            high = [job(f"high-{first_cpu - i}", "q", cpu=first_cpu - i, priority=10) for i in range(12)]
+        async def all_placed(first_cpu, *, jobs=12):
+            high = [job(f"high-{first_cpu - i}", "q", cpu=first_cpu - i, priority=10) for i in range(jobs)]
             await cell.write(*high)
             await cell.until(lambda: all(cell.state.jobs[id_of(j)].state is JobState.PLACED for j in high))
 
-        await all_placed(1000)
+        for wave in range(6):
+            await all_placed(1000 - 20 * wave, jobs=2)
         assert plans(one, "plan") > 0
         assert plans(two, "plan") > 0
         answered = await cell.written(PreemptionPlanned)
+        victims = [victim for plan in answered for victim in plan.victims]
+        assert len(victims) == len(set(victims)), "a victim was planned twice"
         assert len(answered) == len({(plan.job, plan.request) for plan in answered}), "a request was planned twice"
         life_of_two.cancel()
         cell.nats.crash("p-2")
-        await all_placed(900)
+        await all_placed(800)
         assert plans(one, "plan") + plans(two, "plan") == len(await cell.written(PreemptionPlanned))
 
     simulate(test)

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from muster.api.v1 import events_pb2
 from muster.core import transitions as tr
-from muster.core.model import InboxPosition, JobSpec, JobState, QueueSpec, Reason, TaskGroup
+from muster.core.model import GroupPlacement, InboxPosition, JobSpec, JobState, QueueSpec, Reason, TaskGroup
 from muster.wire import events
 from muster.wire.event_data import JobData
 
@@ -43,6 +43,9 @@ ALL: list[tuple[tr.AnyTransition, str]] = [
     (tr.JobRunning("j1", 1), "job.running"),
     (tr.JobStopping("j1", 1, JobState.QUEUED, Reason.NODE_LOST, "gone", NOW_MS + 1000), "job.stopping"),
     (tr.JobPreempted("j1", 1, "j9", NOW_MS + 1000), "job.preempted"),
+    (tr.JobGrown("j1", 1, (GroupPlacement(0, ((3, 2),)),)), "job.grown"),
+    (tr.JobShrunk("j1", 1, (4, 5), "j9"), "job.shrunk"),
+    (tr.JobShrunk("j1", 1, (4,), reason=Reason.NODE_LOST, message="lost worker-4"), "job.shrunk"),
     (tr.JobRequeued("j1", Reason.PREEMPTED), "job.requeued"),
     (tr.JobSucceeded("j1", 2), "job.succeeded"),
     (tr.JobFailed("j1", Reason.POD_FAILED, "exit", 3), "job.failed"),
@@ -137,14 +140,14 @@ def test_the_subject_and_headers_make_a_cloud_event_in_binary_mode() -> None:
 
 
 def test_a_refusal_reaches_those_who_watch_the_job() -> None:
-    (event,) = made(ALL[10][0])
+    (event,) = made(ALL[13][0])
     proto = events.job_event_proto(event)
     assert proto is not None
     assert (proto.job_id, proto.command, proto.code, proto.message) == ("j3", "SubmitJob", "NOT_FOUND", "no such queue")
 
 
 def test_watches_hear_of_jobs_only() -> None:
-    assert all(events.job_event_proto(event) is None for event in made(*(t for t, _ in ALL[11:])))
+    assert all(events.job_event_proto(event) is None for event in made(*(t for t, _ in ALL[14:])))
 
 
 def test_a_reader_remembers_jobs_until_they_are_forgotten() -> None:

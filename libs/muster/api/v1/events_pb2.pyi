@@ -26,8 +26,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class JobEvent(_message.Message):
-    """JobEvent is one step in the life of a job: types job.queued, job.placed, job.starting, job.running, job.preempted,
-    job.stopping, job.requeued, job.succeeded, job.failed, job.cancelled.
+    """JobEvent is one step in the life of a job: types job.queued, job.placed, job.starting, job.running, job.grown,
+    job.shrunk, job.preempted, job.stopping, job.requeued, job.succeeded, job.failed, job.cancelled.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -80,7 +80,7 @@ class JobEvent(_message.Message):
     queue: _builtins.str
     """Path."""
     state: _job_pb2.JobState.ValueType
-    """The state after this step."""
+    """The state after this step; unspecified where it stays what it was (job.grown, job.shrunk)."""
     reason: _job_pb2.Reason.ValueType
     message: _builtins.str
     ledger_sequence: _builtins.int
@@ -91,7 +91,7 @@ class JobEvent(_message.Message):
     """W3C traceparent of the submission."""
     submitter: _builtins.str
     preempted_by: _builtins.str
-    """The job that took its place (job.preempted)."""
+    """The job that took its place (job.preempted), or that of some of its pods (job.shrunk)."""
     next_state: _job_pb2.JobState.ValueType
     """What a stopping job becomes when its pods are gone."""
     command: _builtins.str

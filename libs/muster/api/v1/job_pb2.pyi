@@ -80,6 +80,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     REASON_START_TIMEOUT: _Reason.ValueType  # 11
     REASON_POD_DELETED_BY_OTHERS: _Reason.ValueType  # 12
     REASON_QUEUE_DRAINED: _Reason.ValueType  # 13
+    REASON_SHRUNK: _Reason.ValueType  # 14
+    """Elastic replicas were taken away for another job."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Reason is why the job is in its state."""
@@ -99,6 +101,8 @@ REASON_PLACEMENT_REJECTED: Reason.ValueType  # 10
 REASON_START_TIMEOUT: Reason.ValueType  # 11
 REASON_POD_DELETED_BY_OTHERS: Reason.ValueType  # 12
 REASON_QUEUE_DRAINED: Reason.ValueType  # 13
+REASON_SHRUNK: Reason.ValueType  # 14
+"""Elastic replicas were taken away for another job."""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 class _PodPhase:

@@ -8,8 +8,10 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from muster.api.v1 import events_pb2 as _events_pb2
 from muster.api.v1 import job_pb2 as _job_pb2
+from muster.api.v1 import queue_pb2 as _queue_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -20,6 +22,28 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _UsageDimension:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _UsageDimensionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_UsageDimension.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    USAGE_DIMENSION_UNSPECIFIED: _UsageDimension.ValueType  # 0
+    USAGE_DIMENSION_QUEUE: _UsageDimension.ValueType  # 1
+    USAGE_DIMENSION_NAMESPACE: _UsageDimension.ValueType  # 2
+    USAGE_DIMENSION_USER: _UsageDimension.ValueType  # 3
+    USAGE_DIMENSION_PRIORITY: _UsageDimension.ValueType  # 4
+
+class UsageDimension(_UsageDimension, metaclass=_UsageDimensionEnumTypeWrapper):
+    """UsageDimension is what usage is grouped by."""
+
+USAGE_DIMENSION_UNSPECIFIED: UsageDimension.ValueType  # 0
+USAGE_DIMENSION_QUEUE: UsageDimension.ValueType  # 1
+USAGE_DIMENSION_NAMESPACE: UsageDimension.ValueType  # 2
+USAGE_DIMENSION_USER: UsageDimension.ValueType  # 3
+USAGE_DIMENSION_PRIORITY: UsageDimension.ValueType  # 4
+Global___UsageDimension: _TypeAlias = UsageDimension  # noqa: Y015
 
 @_typing.final
 class GetJobRequest(_message.Message):
@@ -974,3 +998,400 @@ class Waits(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Waits: _TypeAlias = Waits  # noqa: Y015
+
+@_typing.final
+class WhatIfRequest(_message.Message):
+    """WhatIfRequest asks about one thing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    MIN_POSITION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def job(self) -> _job_pb2.JobSpec:
+        """If this job were submitted now."""
+
+    @_builtins.property
+    def queues(self) -> _queue_pb2.ApplyQueuesRequest:
+        """If the queues were changed so now; dry_run is implied."""
+
+    @_builtins.property
+    def min_position(self) -> _job_pb2.InboxPosition: ...
+    def __init__(
+        self,
+        *,
+        job: _job_pb2.JobSpec | None = ...,
+        queues: _queue_pb2.ApplyQueuesRequest | None = ...,
+        min_position: _job_pb2.InboxPosition | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "min_position", b"min_position", "question", b"question", "queues", b"queues"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job", b"job", "min_position", b"min_position", "question", b"question", "queues", b"queues"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_question: _TypeAlias = _typing.Literal["job", "queues"]  # noqa: Y015
+    _WhichOneofArgType_question: _TypeAlias = _typing.Literal["question", b"question"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_question) -> _WhichOneofReturnType_question | None: ...
+
+Global___WhatIfRequest: _TypeAlias = WhatIfRequest  # noqa: Y015
+
+@_typing.final
+class WhatIfResponse(_message.Message):
+    """WhatIfResponse answers it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    LEDGER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    ledger_sequence: _builtins.int
+    @_builtins.property
+    def job(self) -> Global___JobForecast: ...
+    @_builtins.property
+    def queues(self) -> _queue_pb2.ApplyQueuesResponse: ...
+    def __init__(
+        self,
+        *,
+        job: Global___JobForecast | None = ...,
+        queues: _queue_pb2.ApplyQueuesResponse | None = ...,
+        ledger_sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "job", b"job", "queues", b"queues"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "job", b"job", "ledger_sequence", b"ledger_sequence", "queues", b"queues"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["job", "queues"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
+
+Global___WhatIfResponse: _TypeAlias = WhatIfResponse  # noqa: Y015
+
+@_typing.final
+class JobForecast(_message.Message):
+    """JobForecast is what would become of a job."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUMMARY_FIELD_NUMBER: _builtins.int
+    STARTS_NOW_FIELD_NUMBER: _builtins.int
+    PLACEMENT_FIELD_NUMBER: _builtins.int
+    DISPLACES_FIELD_NUMBER: _builtins.int
+    EXPLANATION_FIELD_NUMBER: _builtins.int
+    summary: _builtins.str
+    """One sentence."""
+    starts_now: _builtins.bool
+    """It would be placed in the next cycle."""
+    @_builtins.property
+    def placement(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlacedOn]:
+        """Where, if it starts now or after a preemption."""
+
+    @_builtins.property
+    def displaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___Displaced]:
+        """Whom it would displace."""
+
+    @_builtins.property
+    def explanation(self) -> Global___Explanation:
+        """Why it would wait, if it would; with its position, shares and what would let it start."""
+
+    def __init__(
+        self,
+        *,
+        summary: _builtins.str = ...,
+        starts_now: _builtins.bool = ...,
+        placement: _abc.Iterable[Global___PlacedOn] | None = ...,
+        displaces: _abc.Iterable[Global___Displaced] | None = ...,
+        explanation: Global___Explanation | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["explanation", b"explanation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["displaces", b"displaces", "explanation", b"explanation", "placement", b"placement", "starts_now", b"starts_now", "summary", b"summary"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobForecast: _TypeAlias = JobForecast  # noqa: Y015
+
+@_typing.final
+class PlacedOn(_message.Message):
+    """PlacedOn is the pods of one group on one node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    NODE_FIELD_NUMBER: _builtins.int
+    PODS_FIELD_NUMBER: _builtins.int
+    task: _builtins.str
+    cluster: _builtins.str
+    node: _builtins.str
+    pods: _builtins.int
+    def __init__(
+        self,
+        *,
+        task: _builtins.str = ...,
+        cluster: _builtins.str = ...,
+        node: _builtins.str = ...,
+        pods: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "node", b"node", "pods", b"pods", "task", b"task"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlacedOn: _TypeAlias = PlacedOn  # noqa: Y015
+
+@_typing.final
+class Displaced(_message.Message):
+    """Displaced is a job that would be preempted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class LostHoursEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    LOST_HOURS_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    name: _builtins.str
+    queue: _builtins.str
+    priority: _builtins.int
+    replicas: _builtins.int
+    """0: all of it; else so many of its elastic replicas."""
+    @_builtins.property
+    def lost_hours(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """The work it would lose, in resource-hours."""
+
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        queue: _builtins.str = ...,
+        priority: _builtins.int = ...,
+        replicas: _builtins.int = ...,
+        lost_hours: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id", "lost_hours", b"lost_hours", "name", b"name", "priority", b"priority", "queue", b"queue", "replicas", b"replicas"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Displaced: _TypeAlias = Displaced  # noqa: Y015
+
+@_typing.final
+class GetUsageRequest(_message.Message):
+    """GetUsageRequest selects accounts; all that is set must match."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SINCE_FIELD_NUMBER: _builtins.int
+    GROUP_BY_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    MIN_POSITION_FIELD_NUMBER: _builtins.int
+    queue: _builtins.str
+    """This queue and everything below it."""
+    namespace: _builtins.str
+    user: _builtins.str
+    @_builtins.property
+    def since(self) -> _timestamp_pb2.Timestamp:
+        """Absent: since the cell exists. Answered from the start of the period this falls into: an hour, later a day."""
+
+    @_builtins.property
+    def group_by(self) -> _containers.RepeatedScalarFieldContainer[Global___UsageDimension.ValueType]:
+        """Empty: by queue."""
+
+    @_builtins.property
+    def min_position(self) -> _job_pb2.InboxPosition: ...
+    def __init__(
+        self,
+        *,
+        since: _timestamp_pb2.Timestamp | None = ...,
+        group_by: _abc.Iterable[Global___UsageDimension.ValueType] | None = ...,
+        queue: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        user: _builtins.str = ...,
+        min_position: _job_pb2.InboxPosition | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["min_position", b"min_position", "since", b"since"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group_by", b"group_by", "min_position", b"min_position", "namespace", b"namespace", "queue", b"queue", "since", b"since", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUsageRequest: _TypeAlias = GetUsageRequest  # noqa: Y015
+
+@_typing.final
+class GetUsageResponse(_message.Message):
+    """GetUsageResponse has one row a group, by name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    TOTAL_FIELD_NUMBER: _builtins.int
+    FROM_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    LEDGER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    TRUNCATED_FIELD_NUMBER: _builtins.int
+    ledger_sequence: _builtins.int
+    truncated: _builtins.bool
+    """Groups beyond the first 10,000 are only in the total."""
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___UsageRow]: ...
+    @_builtins.property
+    def total(self) -> Global___UsageRow: ...
+    @_builtins.property
+    def to(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        rows: _abc.Iterable[Global___UsageRow] | None = ...,
+        total: Global___UsageRow | None = ...,
+        to: _timestamp_pb2.Timestamp | None = ...,
+        ledger_sequence: _builtins.int = ...,
+        truncated: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["from", b"from", "to", b"to", "total", b"total"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["from", b"from", "ledger_sequence", b"ledger_sequence", "rows", b"rows", "to", b"to", "total", b"total", "truncated", b"truncated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetUsageResponse: _TypeAlias = GetUsageResponse  # noqa: Y015
+
+@_typing.final
+class UsageRow(_message.Message):
+    """UsageRow is what one group used. Names that are not grouped by are empty."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ResourceHoursEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class LostHoursEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    USER_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    RESOURCE_HOURS_FIELD_NUMBER: _builtins.int
+    LOST_HOURS_FIELD_NUMBER: _builtins.int
+    SUBMITTED_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
+    SUCCEEDED_FIELD_NUMBER: _builtins.int
+    FAILED_FIELD_NUMBER: _builtins.int
+    CANCELLED_FIELD_NUMBER: _builtins.int
+    PREEMPTED_FIELD_NUMBER: _builtins.int
+    SHRUNK_REPLICAS_FIELD_NUMBER: _builtins.int
+    MEAN_WAIT_SECONDS_FIELD_NUMBER: _builtins.int
+    MAX_WAIT_SECONDS_FIELD_NUMBER: _builtins.int
+    queue: _builtins.str
+    namespace: _builtins.str
+    user: _builtins.str
+    priority: _builtins.int
+    submitted: _builtins.int
+    started: _builtins.int
+    """Placements, repeated ones included."""
+    succeeded: _builtins.int
+    failed: _builtins.int
+    cancelled: _builtins.int
+    preempted: _builtins.int
+    shrunk_replicas: _builtins.int
+    """Elastic replicas taken away for others."""
+    mean_wait_seconds: _builtins.float
+    """From submission to the first placement, of jobs placed for the first time."""
+    max_wait_seconds: _builtins.float
+    @_builtins.property
+    def resource_hours(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Resource-hours: "1" of the resource (core, byte, device) for an hour."""
+
+    @_builtins.property
+    def lost_hours(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Of these, work that was lost to preemption."""
+
+    def __init__(
+        self,
+        *,
+        queue: _builtins.str = ...,
+        namespace: _builtins.str = ...,
+        user: _builtins.str = ...,
+        priority: _builtins.int | None = ...,
+        resource_hours: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        lost_hours: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        submitted: _builtins.int = ...,
+        started: _builtins.int = ...,
+        succeeded: _builtins.int = ...,
+        failed: _builtins.int = ...,
+        cancelled: _builtins.int = ...,
+        preempted: _builtins.int = ...,
+        shrunk_replicas: _builtins.int = ...,
+        mean_wait_seconds: _builtins.float = ...,
+        max_wait_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "priority", b"priority"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_priority", b"_priority", "cancelled", b"cancelled", "failed", b"failed", "lost_hours", b"lost_hours", "max_wait_seconds", b"max_wait_seconds", "mean_wait_seconds", b"mean_wait_seconds", "namespace", b"namespace", "preempted", b"preempted", "priority", b"priority", "queue", b"queue", "resource_hours", b"resource_hours", "shrunk_replicas", b"shrunk_replicas", "started", b"started", "submitted", b"submitted", "succeeded", b"succeeded", "user", b"user"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__priority: _TypeAlias = _typing.Literal["priority"]  # noqa: Y015
+    _WhichOneofArgType__priority: _TypeAlias = _typing.Literal["_priority", b"_priority"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__priority) -> _WhichOneofReturnType__priority | None: ...
+
+Global___UsageRow: _TypeAlias = UsageRow  # noqa: Y015

@@ -60,6 +60,16 @@ class QueryServiceStub:
                 request_serializer=muster_dot_api_dot_v1_dot_query__pb2.ListReplicasRequest.SerializeToString,
                 response_deserializer=muster_dot_api_dot_v1_dot_query__pb2.ListReplicasResponse.FromString,
                 _registered_method=True)
+        self.WhatIf = channel.unary_unary(
+                '/muster.api.v1.QueryService/WhatIf',
+                request_serializer=muster_dot_api_dot_v1_dot_query__pb2.WhatIfRequest.SerializeToString,
+                response_deserializer=muster_dot_api_dot_v1_dot_query__pb2.WhatIfResponse.FromString,
+                _registered_method=True)
+        self.GetUsage = channel.unary_unary(
+                '/muster.api.v1.QueryService/GetUsage',
+                request_serializer=muster_dot_api_dot_v1_dot_query__pb2.GetUsageRequest.SerializeToString,
+                response_deserializer=muster_dot_api_dot_v1_dot_query__pb2.GetUsageResponse.FromString,
+                _registered_method=True)
         self.GetCell = channel.unary_unary(
                 '/muster.api.v1.QueryService/GetCell',
                 request_serializer=muster_dot_api_dot_v1_dot_query__pb2.GetCellRequest.SerializeToString,
@@ -107,6 +117,20 @@ class QueryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WhatIf(self, request, context):
+        """WhatIf says what a job or a change of the queues would do now. Nothing is written.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetUsage(self, request, context):
+        """GetUsage is the account of what was used, waited for and lost.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetCell(self, request, context):
         """GetCell is the cell at a glance.
         """
@@ -141,6 +165,16 @@ def add_QueryServiceServicer_to_server(servicer, server):
                     servicer.ListReplicas,
                     request_deserializer=muster_dot_api_dot_v1_dot_query__pb2.ListReplicasRequest.FromString,
                     response_serializer=muster_dot_api_dot_v1_dot_query__pb2.ListReplicasResponse.SerializeToString,
+            ),
+            'WhatIf': grpc.unary_unary_rpc_method_handler(
+                    servicer.WhatIf,
+                    request_deserializer=muster_dot_api_dot_v1_dot_query__pb2.WhatIfRequest.FromString,
+                    response_serializer=muster_dot_api_dot_v1_dot_query__pb2.WhatIfResponse.SerializeToString,
+            ),
+            'GetUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetUsage,
+                    request_deserializer=muster_dot_api_dot_v1_dot_query__pb2.GetUsageRequest.FromString,
+                    response_serializer=muster_dot_api_dot_v1_dot_query__pb2.GetUsageResponse.SerializeToString,
             ),
             'GetCell': grpc.unary_unary_rpc_method_handler(
                     servicer.GetCell,
@@ -284,6 +318,60 @@ class QueryService:
             '/muster.api.v1.QueryService/ListReplicas',
             muster_dot_api_dot_v1_dot_query__pb2.ListReplicasRequest.SerializeToString,
             muster_dot_api_dot_v1_dot_query__pb2.ListReplicasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WhatIf(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.api.v1.QueryService/WhatIf',
+            muster_dot_api_dot_v1_dot_query__pb2.WhatIfRequest.SerializeToString,
+            muster_dot_api_dot_v1_dot_query__pb2.WhatIfResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.api.v1.QueryService/GetUsage',
+            muster_dot_api_dot_v1_dot_query__pb2.GetUsageRequest.SerializeToString,
+            muster_dot_api_dot_v1_dot_query__pb2.GetUsageResponse.FromString,
             options,
             channel_credentials,
             insecure,

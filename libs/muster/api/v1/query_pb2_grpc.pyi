@@ -45,6 +45,10 @@ class QueryServiceStub:
     """ExplainJob says in numbers why a job waits and what would unblock it (I5)."""
     ListReplicas: _grpc.UnaryUnaryMultiCallable[_query_pb2.ListReplicasRequest, _query_pb2.ListReplicasResponse]
     """ListReplicas lists the pods of the current placement of a job."""
+    WhatIf: _grpc.UnaryUnaryMultiCallable[_query_pb2.WhatIfRequest, _query_pb2.WhatIfResponse]
+    """WhatIf says what a job or a change of the queues would do now. Nothing is written."""
+    GetUsage: _grpc.UnaryUnaryMultiCallable[_query_pb2.GetUsageRequest, _query_pb2.GetUsageResponse]
+    """GetUsage is the account of what was used, waited for and lost."""
     GetCell: _grpc.UnaryUnaryMultiCallable[_query_pb2.GetCellRequest, _query_pb2.GetCellResponse]
     """GetCell is the cell at a glance."""
 
@@ -65,6 +69,10 @@ class QueryServiceAsyncStub(QueryServiceStub):
     """ExplainJob says in numbers why a job waits and what would unblock it (I5)."""
     ListReplicas: _aio.UnaryUnaryMultiCallable[_query_pb2.ListReplicasRequest, _query_pb2.ListReplicasResponse]  # type: ignore[assignment]
     """ListReplicas lists the pods of the current placement of a job."""
+    WhatIf: _aio.UnaryUnaryMultiCallable[_query_pb2.WhatIfRequest, _query_pb2.WhatIfResponse]  # type: ignore[assignment]
+    """WhatIf says what a job or a change of the queues would do now. Nothing is written."""
+    GetUsage: _aio.UnaryUnaryMultiCallable[_query_pb2.GetUsageRequest, _query_pb2.GetUsageResponse]  # type: ignore[assignment]
+    """GetUsage is the account of what was used, waited for and lost."""
     GetCell: _aio.UnaryUnaryMultiCallable[_query_pb2.GetCellRequest, _query_pb2.GetCellResponse]  # type: ignore[assignment]
     """GetCell is the cell at a glance."""
 
@@ -112,6 +120,22 @@ class QueryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_query_pb2.ListReplicasResponse, _abc.Awaitable[_query_pb2.ListReplicasResponse]]:
         """ListReplicas lists the pods of the current placement of a job."""
+
+    @_abc_1.abstractmethod
+    def WhatIf(
+        self,
+        request: _query_pb2.WhatIfRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_query_pb2.WhatIfResponse, _abc.Awaitable[_query_pb2.WhatIfResponse]]:
+        """WhatIf says what a job or a change of the queues would do now. Nothing is written."""
+
+    @_abc_1.abstractmethod
+    def GetUsage(
+        self,
+        request: _query_pb2.GetUsageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_query_pb2.GetUsageResponse, _abc.Awaitable[_query_pb2.GetUsageResponse]]:
+        """GetUsage is the account of what was used, waited for and lost."""
 
     @_abc_1.abstractmethod
     def GetCell(

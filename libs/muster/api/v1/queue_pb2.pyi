@@ -5,6 +5,7 @@ Queues: a tree of shares, limits and jobs (section Q of the scheduling rules).""
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import field_mask_pb2 as _field_mask_pb2
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -94,6 +95,26 @@ QUEUE_PREEMPTION_NEVER: QueuePreemption.ValueType  # 1
 QUEUE_PREEMPTION_LOWER_PRIORITY: QueuePreemption.ValueType  # 2
 QUEUE_PREEMPTION_ANY: QueuePreemption.ValueType  # 3
 Global___QueuePreemption: _TypeAlias = QueuePreemption  # noqa: Y015
+
+class _QueueFairBy:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _QueueFairByEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_QueueFairBy.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    QUEUE_FAIR_BY_UNSPECIFIED: _QueueFairBy.ValueType  # 0
+    """As QUEUE_FAIR_BY_NAMESPACE."""
+    QUEUE_FAIR_BY_NAMESPACE: _QueueFairBy.ValueType  # 1
+    QUEUE_FAIR_BY_USER: _QueueFairBy.ValueType  # 2
+
+class QueueFairBy(_QueueFairBy, metaclass=_QueueFairByEnumTypeWrapper):
+    """QueueFairBy is between whom the order FAIR is fair."""
+
+QUEUE_FAIR_BY_UNSPECIFIED: QueueFairBy.ValueType  # 0
+"""As QUEUE_FAIR_BY_NAMESPACE."""
+QUEUE_FAIR_BY_NAMESPACE: QueueFairBy.ValueType  # 1
+QUEUE_FAIR_BY_USER: QueueFairBy.ValueType  # 2
+Global___QueueFairBy: _TypeAlias = QueueFairBy  # noqa: Y015
 
 @_typing.final
 class Queue(_message.Message):
@@ -194,6 +215,10 @@ class Queue(_message.Message):
     LENDING_LIMIT_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
+    PER_NAMESPACE_FIELD_NUMBER: _builtins.int
+    PER_USER_FIELD_NUMBER: _builtins.int
+    FAIR_BY_FIELD_NUMBER: _builtins.int
+    MIN_RUNTIME_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Path from the root, such as "research/vision"."""
     id: _builtins.str
@@ -206,6 +231,8 @@ class Queue(_message.Message):
     ordering: Global___QueueOrdering.ValueType
     preemption: Global___QueuePreemption.ValueType
     state: Global___QueueState.ValueType
+    fair_by: Global___QueueFairBy.ValueType
+    """Between whom the order FAIR is fair."""
     @_builtins.property
     def guaranteed(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Its own, as quantities."""
@@ -224,6 +251,18 @@ class Queue(_message.Message):
     def status(self) -> Global___QueueStatus:
         """Output only."""
 
+    @_builtins.property
+    def per_namespace(self) -> Global___Allowance:
+        """What the jobs of each namespace may have in this queue."""
+
+    @_builtins.property
+    def per_user(self) -> Global___Allowance:
+        """What the jobs of each submitter may have in this queue."""
+
+    @_builtins.property
+    def min_runtime(self) -> _duration_pb2.Duration:
+        """Its jobs are not preempted before they have run for so long (rule P4)."""
+
     def __init__(
         self,
         *,
@@ -240,16 +279,79 @@ class Queue(_message.Message):
         lending_limit: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         status: Global___QueueStatus | None = ...,
+        per_namespace: Global___Allowance | None = ...,
+        per_user: Global___Allowance | None = ...,
+        fair_by: Global___QueueFairBy.ValueType = ...,
+        min_runtime: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_weight", b"_weight", "status", b"status", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_weight", b"_weight", "min_runtime", b"min_runtime", "per_namespace", b"per_namespace", "per_user", b"per_user", "status", b"status", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_weight", b"_weight", "guaranteed", b"guaranteed", "id", b"id", "labels", b"labels", "lending_limit", b"lending_limit", "limit", b"limit", "ordering", b"ordering", "path", b"path", "preemption", b"preemption", "priority", b"priority", "revision", b"revision", "state", b"state", "status", b"status", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_weight", b"_weight", "fair_by", b"fair_by", "guaranteed", b"guaranteed", "id", b"id", "labels", b"labels", "lending_limit", b"lending_limit", "limit", b"limit", "min_runtime", b"min_runtime", "ordering", b"ordering", "path", b"path", "per_namespace", b"per_namespace", "per_user", b"per_user", "preemption", b"preemption", "priority", b"priority", "revision", b"revision", "state", b"state", "status", b"status", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
     _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___Queue: _TypeAlias = Queue  # noqa: Y015
+
+@_typing.final
+class Allowance(_message.Message):
+    """Allowance is what each namespace, or each user, may have in a queue at most. What is absent has no limit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class ResourcesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    PENDING_JOBS_FIELD_NUMBER: _builtins.int
+    RUNNING_JOBS_FIELD_NUMBER: _builtins.int
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    pending_jobs: _builtins.int
+    """Jobs that have not ended and are not placed."""
+    running_jobs: _builtins.int
+    """Jobs that are placed, starting, running or stopping."""
+    @_builtins.property
+    def resources(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What these use together, as quantities."""
+
+    def __init__(
+        self,
+        *,
+        pending_jobs: _builtins.int | None = ...,
+        running_jobs: _builtins.int | None = ...,
+        resources: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_pending_jobs", b"_pending_jobs", "_running_jobs", b"_running_jobs", "pending_jobs", b"pending_jobs", "running_jobs", b"running_jobs"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_pending_jobs", b"_pending_jobs", "_running_jobs", b"_running_jobs", "pending_jobs", b"pending_jobs", "resources", b"resources", "running_jobs", b"running_jobs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__pending_jobs: _TypeAlias = _typing.Literal["pending_jobs"]  # noqa: Y015
+    _WhichOneofArgType__pending_jobs: _TypeAlias = _typing.Literal["_pending_jobs", b"_pending_jobs"]  # noqa: Y015
+    _WhichOneofReturnType__running_jobs: _TypeAlias = _typing.Literal["running_jobs"]  # noqa: Y015
+    _WhichOneofArgType__running_jobs: _TypeAlias = _typing.Literal["_running_jobs", b"_running_jobs"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__pending_jobs) -> _WhichOneofReturnType__pending_jobs | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__running_jobs) -> _WhichOneofReturnType__running_jobs | None: ...
+
+Global___Allowance: _TypeAlias = Allowance  # noqa: Y015
 
 @_typing.final
 class QueueStatus(_message.Message):
@@ -562,7 +664,8 @@ class UpdateQueueRequest(_message.Message):
     def queue(self) -> Global___Queue: ...
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
-        """Field names of Queue: weight, priority, ordering, preemption, state, guaranteed, limit, lending_limit, labels.
+        """Field names of Queue: weight, priority, ordering, preemption, state, guaranteed, limit, lending_limit, labels,
+        per_namespace, per_user, fair_by, min_runtime.
         Empty: all of them.
         """
 
@@ -662,3 +765,517 @@ class DeleteQueueResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeleteQueueResponse: _TypeAlias = DeleteQueueResponse  # noqa: Y015
+
+@_typing.final
+class ApplyQueuesRequest(_message.Message):
+    """ApplyQueuesRequest says what queues are to be. Each is defined in full: what is not set has its default."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    QUEUES_FIELD_NUMBER: _builtins.int
+    MOVES_FIELD_NUMBER: _builtins.int
+    PRUNE_FIELD_NUMBER: _builtins.int
+    PRUNE_ROOT_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    prune: _builtins.bool
+    """Delete queues below `prune_root` that are not in `queues`; those with jobs are refused."""
+    prune_root: _builtins.str
+    """Empty: the whole tree."""
+    dry_run: _builtins.bool
+    """Answer what would change and what that would do, and write nothing."""
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___Queue]:
+        """In any order; parents that exist need not be among them."""
+
+    @_builtins.property
+    def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueMove]:
+        """Done first, in this order; `queues` use the new paths."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        queues: _abc.Iterable[Global___Queue] | None = ...,
+        moves: _abc.Iterable[Global___QueueMove] | None = ...,
+        prune: _builtins.bool = ...,
+        prune_root: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "moves", b"moves", "prune", b"prune", "prune_root", b"prune_root", "queues", b"queues", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyQueuesRequest: _TypeAlias = ApplyQueuesRequest  # noqa: Y015
+
+@_typing.final
+class QueueMove(_message.Message):
+    """QueueMove gives a queue, with all below it, another place or name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    NEW_PATH_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    new_path: _builtins.str
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        new_path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["new_path", b"new_path", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueMove: _TypeAlias = QueueMove  # noqa: Y015
+
+@_typing.final
+class ApplyQueuesResponse(_message.Message):
+    """ApplyQueuesResponse says what changed, or on a dry run would change."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHANGES_FIELD_NUMBER: _builtins.int
+    FORECAST_FIELD_NUMBER: _builtins.int
+    INBOX_POSITION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueChange]: ...
+    @_builtins.property
+    def forecast(self) -> Global___TreeForecast:
+        """Only on a dry run."""
+
+    @_builtins.property
+    def inbox_position(self) -> _job_pb2.InboxPosition: ...
+    def __init__(
+        self,
+        *,
+        changes: _abc.Iterable[Global___QueueChange] | None = ...,
+        forecast: Global___TreeForecast | None = ...,
+        inbox_position: _job_pb2.InboxPosition | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["forecast", b"forecast", "inbox_position", b"inbox_position"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "forecast", b"forecast", "inbox_position", b"inbox_position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ApplyQueuesResponse: _TypeAlias = ApplyQueuesResponse  # noqa: Y015
+
+@_typing.final
+class QueueChange(_message.Message):
+    """QueueChange is one queue that is created, changed, moved or deleted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    FIELDS_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    kind: _builtins.str
+    """"created", "changed", "moved" or "deleted"."""
+    @_builtins.property
+    def fields(self) -> _containers.RepeatedCompositeFieldContainer[Global___FieldChange]:
+        """What differs."""
+
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        fields: _abc.Iterable[Global___FieldChange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fields", b"fields", "kind", b"kind", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueChange: _TypeAlias = QueueChange  # noqa: Y015
+
+@_typing.final
+class FieldChange(_message.Message):
+    """FieldChange is one field before and after, as people write it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIELD_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    field: _builtins.str
+    before: _builtins.str
+    after: _builtins.str
+    def __init__(
+        self,
+        *,
+        field: _builtins.str = ...,
+        before: _builtins.str = ...,
+        after: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "field", b"field"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FieldChange: _TypeAlias = FieldChange  # noqa: Y015
+
+@_typing.final
+class TreeForecast(_message.Message):
+    """TreeForecast is what a change of the tree would do, with the demand and the capacity of now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTITLEMENTS_FIELD_NUMBER: _builtins.int
+    RECLAIMABLE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def entitlements(self) -> _containers.RepeatedCompositeFieldContainer[Global___EntitlementChange]:
+        """Queues whose entitlement would be another one."""
+
+    @_builtins.property
+    def reclaimable(self) -> _containers.RepeatedCompositeFieldContainer[Global___Reclaimable]:
+        """Queues of which running jobs would become reclaimable that are not now."""
+
+    def __init__(
+        self,
+        *,
+        entitlements: _abc.Iterable[Global___EntitlementChange] | None = ...,
+        reclaimable: _abc.Iterable[Global___Reclaimable] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entitlements", b"entitlements", "reclaimable", b"reclaimable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TreeForecast: _TypeAlias = TreeForecast  # noqa: Y015
+
+@_typing.final
+class EntitlementChange(_message.Message):
+    """EntitlementChange is the entitlement of one queue before and after, as quantities."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class BeforeEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class AfterEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    BEFORE_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    queue: _builtins.str
+    @_builtins.property
+    def before(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def after(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        queue: _builtins.str = ...,
+        before: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        after: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "before", b"before", "queue", b"queue"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EntitlementChange: _TypeAlias = EntitlementChange  # noqa: Y015
+
+@_typing.final
+class Reclaimable(_message.Message):
+    """Reclaimable is what others could take back from a queue (rule P3)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class UsageEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    @_typing.final
+    class WorkHoursEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    QUEUE_FIELD_NUMBER: _builtins.int
+    JOBS_FIELD_NUMBER: _builtins.int
+    JOB_IDS_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    WORK_HOURS_FIELD_NUMBER: _builtins.int
+    queue: _builtins.str
+    jobs: _builtins.int
+    @_builtins.property
+    def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The first of them."""
+
+    @_builtins.property
+    def usage(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """What they hold, as quantities."""
+
+    @_builtins.property
+    def work_hours(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """The work they have done so far, in resource-hours ("1" of the resource for an hour)."""
+
+    def __init__(
+        self,
+        *,
+        queue: _builtins.str = ...,
+        jobs: _builtins.int = ...,
+        job_ids: _abc.Iterable[_builtins.str] | None = ...,
+        usage: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        work_hours: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids", "jobs", b"jobs", "queue", b"queue", "usage", b"usage", "work_hours", b"work_hours"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Reclaimable: _TypeAlias = Reclaimable  # noqa: Y015
+
+@_typing.final
+class GetSharesRequest(_message.Message):
+    """GetSharesRequest names a subtree."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROOT_FIELD_NUMBER: _builtins.int
+    MIN_POSITION_FIELD_NUMBER: _builtins.int
+    root: _builtins.str
+    """Empty: the whole tree."""
+    @_builtins.property
+    def min_position(self) -> _job_pb2.InboxPosition: ...
+    def __init__(
+        self,
+        *,
+        root: _builtins.str = ...,
+        min_position: _job_pb2.InboxPosition | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["min_position", b"min_position"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["min_position", b"min_position", "root", b"root"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSharesRequest: _TypeAlias = GetSharesRequest  # noqa: Y015
+
+@_typing.final
+class GetSharesResponse(_message.Message):
+    """GetSharesResponse has the shares of the subtree, parents before children, siblings by name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class CapacityEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    QUEUES_FIELD_NUMBER: _builtins.int
+    CAPACITY_FIELD_NUMBER: _builtins.int
+    LEDGER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    ENTITLEMENTS_SEQUENCE_FIELD_NUMBER: _builtins.int
+    ledger_sequence: _builtins.int
+    entitlements_sequence: _builtins.int
+    """The ledger sequence that the entitlements were computed from; 0: they are the guarantees, fair-share has not
+    answered yet.
+    """
+    @_builtins.property
+    def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueShares]: ...
+    @_builtins.property
+    def capacity(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """Of all clusters, as quantities."""
+
+    def __init__(
+        self,
+        *,
+        queues: _abc.Iterable[Global___QueueShares] | None = ...,
+        capacity: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        ledger_sequence: _builtins.int = ...,
+        entitlements_sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "entitlements_sequence", b"entitlements_sequence", "ledger_sequence", b"ledger_sequence", "queues", b"queues"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetSharesResponse: _TypeAlias = GetSharesResponse  # noqa: Y015
+
+@_typing.final
+class QueueShares(_message.Message):
+    """QueueShares is one queue with all its resources."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    LEAF_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    PENDING_JOBS_FIELD_NUMBER: _builtins.int
+    RUNNING_JOBS_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    leaf: _builtins.bool
+    weight: _builtins.int
+    pending_jobs: _builtins.int
+    running_jobs: _builtins.int
+    @_builtins.property
+    def resources(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResourceShare]: ...
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        leaf: _builtins.bool = ...,
+        weight: _builtins.int = ...,
+        resources: _abc.Iterable[Global___ResourceShare] | None = ...,
+        pending_jobs: _builtins.int = ...,
+        running_jobs: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["leaf", b"leaf", "path", b"path", "pending_jobs", b"pending_jobs", "resources", b"resources", "running_jobs", b"running_jobs", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueShares: _TypeAlias = QueueShares  # noqa: Y015
+
+@_typing.final
+class ResourceShare(_message.Message):
+    """ResourceShare is one resource of a queue. Quantities; empty: none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESOURCE_FIELD_NUMBER: _builtins.int
+    GUARANTEED_FIELD_NUMBER: _builtins.int
+    ENTITLED_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    COMMITTED_FIELD_NUMBER: _builtins.int
+    BORROWED_FIELD_NUMBER: _builtins.int
+    LENT_FIELD_NUMBER: _builtins.int
+    WITHHELD_FIELD_NUMBER: _builtins.int
+    PENDING_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    resource: _builtins.str
+    guaranteed: _builtins.str
+    entitled: _builtins.str
+    usage: _builtins.str
+    """Charged (rule Q3)."""
+    committed: _builtins.str
+    """With the plans of preemption done (rule Q3)."""
+    borrowed: _builtins.str
+    """Usage above the entitlement."""
+    lent: _builtins.str
+    """Of the guarantee: not used, and used by others."""
+    withheld: _builtins.str
+    """Of the guarantee: not used, and not lent because of the lending limit."""
+    pending: _builtins.str
+    """What pending jobs ask for."""
+    limit: _builtins.str
+    def __init__(
+        self,
+        *,
+        resource: _builtins.str = ...,
+        guaranteed: _builtins.str = ...,
+        entitled: _builtins.str = ...,
+        usage: _builtins.str = ...,
+        committed: _builtins.str = ...,
+        borrowed: _builtins.str = ...,
+        lent: _builtins.str = ...,
+        withheld: _builtins.str = ...,
+        pending: _builtins.str = ...,
+        limit: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["borrowed", b"borrowed", "committed", b"committed", "entitled", b"entitled", "guaranteed", b"guaranteed", "lent", b"lent", "limit", b"limit", "pending", b"pending", "resource", b"resource", "usage", b"usage", "withheld", b"withheld"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResourceShare: _TypeAlias = ResourceShare  # noqa: Y015

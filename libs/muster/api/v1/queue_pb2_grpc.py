@@ -60,6 +60,16 @@ class QueueServiceStub:
                 request_serializer=muster_dot_api_dot_v1_dot_queue__pb2.DeleteQueueRequest.SerializeToString,
                 response_deserializer=muster_dot_api_dot_v1_dot_queue__pb2.DeleteQueueResponse.FromString,
                 _registered_method=True)
+        self.ApplyQueues = channel.unary_unary(
+                '/muster.api.v1.QueueService/ApplyQueues',
+                request_serializer=muster_dot_api_dot_v1_dot_queue__pb2.ApplyQueuesRequest.SerializeToString,
+                response_deserializer=muster_dot_api_dot_v1_dot_queue__pb2.ApplyQueuesResponse.FromString,
+                _registered_method=True)
+        self.GetShares = channel.unary_unary(
+                '/muster.api.v1.QueueService/GetShares',
+                request_serializer=muster_dot_api_dot_v1_dot_queue__pb2.GetSharesRequest.SerializeToString,
+                response_deserializer=muster_dot_api_dot_v1_dot_queue__pb2.GetSharesResponse.FromString,
+                _registered_method=True)
 
 
 class QueueServiceServicer:
@@ -98,6 +108,20 @@ class QueueServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ApplyQueues(self, request, context):
+        """ApplyQueues changes many queues as one: validated as a whole, effective at one ledger position, or not at all.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetShares(self, request, context):
+        """GetShares says for every queue of a subtree and every resource what is guaranteed, deserved, used, borrowed and lent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_QueueServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -125,6 +149,16 @@ def add_QueueServiceServicer_to_server(servicer, server):
                     servicer.DeleteQueue,
                     request_deserializer=muster_dot_api_dot_v1_dot_queue__pb2.DeleteQueueRequest.FromString,
                     response_serializer=muster_dot_api_dot_v1_dot_queue__pb2.DeleteQueueResponse.SerializeToString,
+            ),
+            'ApplyQueues': grpc.unary_unary_rpc_method_handler(
+                    servicer.ApplyQueues,
+                    request_deserializer=muster_dot_api_dot_v1_dot_queue__pb2.ApplyQueuesRequest.FromString,
+                    response_serializer=muster_dot_api_dot_v1_dot_queue__pb2.ApplyQueuesResponse.SerializeToString,
+            ),
+            'GetShares': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetShares,
+                    request_deserializer=muster_dot_api_dot_v1_dot_queue__pb2.GetSharesRequest.FromString,
+                    response_serializer=muster_dot_api_dot_v1_dot_queue__pb2.GetSharesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -263,6 +297,60 @@ class QueueService:
             '/muster.api.v1.QueueService/DeleteQueue',
             muster_dot_api_dot_v1_dot_queue__pb2.DeleteQueueRequest.SerializeToString,
             muster_dot_api_dot_v1_dot_queue__pb2.DeleteQueueResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ApplyQueues(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.api.v1.QueueService/ApplyQueues',
+            muster_dot_api_dot_v1_dot_queue__pb2.ApplyQueuesRequest.SerializeToString,
+            muster_dot_api_dot_v1_dot_queue__pb2.ApplyQueuesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetShares(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.api.v1.QueueService/GetShares',
+            muster_dot_api_dot_v1_dot_queue__pb2.GetSharesRequest.SerializeToString,
+            muster_dot_api_dot_v1_dot_queue__pb2.GetSharesResponse.FromString,
             options,
             channel_credentials,
             insecure,

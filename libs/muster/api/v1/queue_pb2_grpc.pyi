@@ -40,6 +40,10 @@ class QueueServiceStub:
     UpdateQueue: _grpc.UnaryUnaryMultiCallable[_queue_pb2.UpdateQueueRequest, _queue_pb2.UpdateQueueResponse]
     DeleteQueue: _grpc.UnaryUnaryMultiCallable[_queue_pb2.DeleteQueueRequest, _queue_pb2.DeleteQueueResponse]
     """DeleteQueue deletes an empty queue without children."""
+    ApplyQueues: _grpc.UnaryUnaryMultiCallable[_queue_pb2.ApplyQueuesRequest, _queue_pb2.ApplyQueuesResponse]
+    """ApplyQueues changes many queues as one: validated as a whole, effective at one ledger position, or not at all."""
+    GetShares: _grpc.UnaryUnaryMultiCallable[_queue_pb2.GetSharesRequest, _queue_pb2.GetSharesResponse]
+    """GetShares says for every queue of a subtree and every resource what is guaranteed, deserved, used, borrowed and lent."""
 
 @_typing.type_check_only
 class QueueServiceAsyncStub(QueueServiceStub):
@@ -53,6 +57,10 @@ class QueueServiceAsyncStub(QueueServiceStub):
     UpdateQueue: _aio.UnaryUnaryMultiCallable[_queue_pb2.UpdateQueueRequest, _queue_pb2.UpdateQueueResponse]  # type: ignore[assignment]
     DeleteQueue: _aio.UnaryUnaryMultiCallable[_queue_pb2.DeleteQueueRequest, _queue_pb2.DeleteQueueResponse]  # type: ignore[assignment]
     """DeleteQueue deletes an empty queue without children."""
+    ApplyQueues: _aio.UnaryUnaryMultiCallable[_queue_pb2.ApplyQueuesRequest, _queue_pb2.ApplyQueuesResponse]  # type: ignore[assignment]
+    """ApplyQueues changes many queues as one: validated as a whole, effective at one ledger position, or not at all."""
+    GetShares: _aio.UnaryUnaryMultiCallable[_queue_pb2.GetSharesRequest, _queue_pb2.GetSharesResponse]  # type: ignore[assignment]
+    """GetShares says for every queue of a subtree and every resource what is guaranteed, deserved, used, borrowed and lent."""
 
 class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
     """QueueService creates, reads, changes and deletes queues. Writes answer once the cell has decided."""
@@ -93,5 +101,21 @@ class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_queue_pb2.DeleteQueueResponse, _abc.Awaitable[_queue_pb2.DeleteQueueResponse]]:
         """DeleteQueue deletes an empty queue without children."""
+
+    @_abc_1.abstractmethod
+    def ApplyQueues(
+        self,
+        request: _queue_pb2.ApplyQueuesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_queue_pb2.ApplyQueuesResponse, _abc.Awaitable[_queue_pb2.ApplyQueuesResponse]]:
+        """ApplyQueues changes many queues as one: validated as a whole, effective at one ledger position, or not at all."""
+
+    @_abc_1.abstractmethod
+    def GetShares(
+        self,
+        request: _queue_pb2.GetSharesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_queue_pb2.GetSharesResponse, _abc.Awaitable[_queue_pb2.GetSharesResponse]]:
+        """GetShares says for every queue of a subtree and every resource what is guaranteed, deserved, used, borrowed and lent."""
 
 def add_QueueServiceServicer_to_server(servicer: QueueServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,31 @@
+"""`muster import`: another system's queue definitions as a queue file. Needs no cell."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from muster.cli.errors import CliError, Exit, nearest
+from muster.cli.imports import SYSTEMS
+from muster.client import queuefile
+
+
+def run(system: str, file: str, out: str) -> None:
+    """Write the queue file to `out` (or stdout) and the notes to stderr. Raises CliError."""
+    reader = SYSTEMS.get(system)
+    if reader is None:
+        known = ", ".join(SYSTEMS)
+        raise CliError(f'"{system}" is not known{nearest(system, SYSTEMS)} (known: {known})', Exit.USAGE)
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise CliError(f"{file} cannot be read: {error.strerror}", Exit.USAGE) from None
+    found = reader(text, file)
+    written = queuefile.dump(found.queues)
+    if out:
+        Path(out).write_text(written, encoding="utf-8")
+        print(f"{out}: {len(found.queues)} queues; try `muster queue apply -f {out} --dry-run`", file=sys.stderr)
+    else:
+        sys.stdout.write(written)
+    for note in found.notes:
+        print(f"note: {note}", file=sys.stderr)

@@ -1,0 +1,149 @@
+"""Queue files: a tree of queues as YAML, read and written.
+
+    queues:
+      research:
+        weight: 2
+        guaranteed: {gpu: 64}
+        queues:
+          vision: {limit: {gpu: 48}}
+    moves:
+      - {path: team-a, new_path: research/team-a}
+
+A queue has the fields of the API's Queue under the same names; `queues` holds what is below it. A name may also be a
+whole path. What is not set has its default, so a file says what the queues are, not what to change. Mistakes name the
+key, its line and the nearest key there is. `dump` writes what `load` reads, without defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from google.protobuf.descriptor import FieldDescriptor
+
+from muster.api.v1 import queue_pb2
+from muster.client.durations import format_duration
+from muster.client.jobfile import JobFileError, Reader, documents
+
+SHORT_NAMES: Final = {"gpu": "nvidia.com/gpu", "gpus": "nvidia.com/gpu", "mem": "memory"}
+NOT_SET: Final = frozenset({"path", "id", "revision", "status"})  # by the server, or by the place in the file
+AMOUNTS: Final = ("guaranteed", "limit", "lending_limit")
+FIELDS: Final[Mapping[str, FieldDescriptor]] = {
+    field.name: field for field in queue_pb2.Queue.DESCRIPTOR.fields if field.name not in NOT_SET
+}
+
+
+def load(path: str | Path) -> queue_pb2.ApplyQueuesRequest:
+    """The queues and moves of a file. Raises JobFileError."""
+    return parse(Path(path).read_text(encoding="utf-8"), source=str(path))
+
+
+def parse(text: str, *, source: str = "<text>") -> queue_pb2.ApplyQueuesRequest:
+    """The queues and moves of all documents of a text. Raises JobFileError."""
+    reader = Reader(source)
+    request = queue_pb2.ApplyQueuesRequest()
+    for document in documents(text, source, "a queue file"):
+        for key, key_node, value in reader.pairs(document, "the file"):
+            if key == "queues":
+                request.queues.extend(_queues(reader, value, ""))
+            elif key == "moves":
+                reader.field(value, request, queue_pb2.ApplyQueuesRequest.DESCRIPTOR.fields_by_name["moves"], "moves")
+            else:
+                reader.unknown(key_node, key, ["queues", "moves"], "the file")
+    if not request.queues and not request.moves:
+        raise JobFileError(source, 1, "names no queues (write `queues:` and a mapping of names to settings)")
+    return request
+
+
+def _queues(reader: Reader, node: yaml.Node, above: str) -> Iterator[queue_pb2.Queue]:
+    """The queues of one mapping and all below them, parents first."""
+    for name, _, value in reader.pairs(node, "queues"):
+        path = f"{above}/{name}" if above else name
+        queue = queue_pb2.Queue(path=path)
+        below: yaml.Node | None = None
+        if not _is_empty(value):
+            for key, key_node, field_node in reader.pairs(value, path):
+                if key == "queues":
+                    below = None if _is_empty(field_node) else field_node
+                elif key in FIELDS:
+                    reader.field(field_node, queue, FIELDS[key], f"{path}.{key}")
+                else:
+                    reader.unknown(key_node, key, [*FIELDS, "queues"], path)
+        for amounts in (*(getattr(queue, name) for name in AMOUNTS), *_allowances(queue)):
+            for short in [name for name in amounts if name in SHORT_NAMES]:
+                amounts[SHORT_NAMES[short]] = amounts.pop(short)
+        yield queue
+        if below is not None:
+            yield from _queues(reader, below, path)
+
+
+def _allowances(queue: queue_pb2.Queue) -> Iterator[Any]:
+    for name in ("per_namespace", "per_user"):
+        if queue.HasField(name):
+            yield getattr(queue, name).resources
+
+
+def _is_empty(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+def dump(queues: Iterable[queue_pb2.Queue]) -> str:
+    """The text of a file with these queues, parents before children."""
+    return yaml.safe_dump({"queues": tree(queues)}, sort_keys=False, allow_unicode=True)
+
+
+def tree(queues: Iterable[queue_pb2.Queue]) -> dict[str, Any]:
+    """Nested plain data; a queue whose parent is not among them stands under its path."""
+    top: dict[str, Any] = {}
+    places: dict[str, dict[str, Any]] = {}
+    for queue in queues:
+        parent, _, name = queue.path.rpartition("/")
+        settings = places[queue.path] = plain(queue)
+        if parent in places:
+            places[parent].setdefault("queues", {})[name] = settings
+        else:
+            top[queue.path] = settings
+    return top
+
+
+def plain(queue: queue_pb2.Queue) -> dict[str, Any]:
+    """What differs from the defaults, as it is written in a file."""
+    found: dict[str, Any] = {}
+    for name, field in FIELDS.items():
+        value = getattr(queue, name)
+        if name == "weight":
+            if queue.HasField("weight") and queue.weight != 1:
+                found[name] = queue.weight
+        elif name == "min_runtime":
+            if queue.HasField("min_runtime"):
+                found[name] = format_duration(queue.min_runtime.ToMilliseconds())
+        elif name in ("per_namespace", "per_user"):
+            if value.ListFields():
+                found[name] = _allowance(value)
+        elif field.enum_type is not None:
+            prefix = field.enum_type.values[0].name.removesuffix("UNSPECIFIED")
+            text = field.enum_type.values_by_number[value].name.removeprefix(prefix)
+            if value and text != DEFAULTS[name]:
+                found[name] = text
+        elif value:
+            found[name] = dict(sorted(value.items())) if isinstance(value, Mapping) else value
+    return found
+
+
+DEFAULTS: Final = {"ordering": "PRIORITY", "preemption": "LOWER_PRIORITY", "state": "OPEN", "fair_by": "NAMESPACE"}
+
+
+def _allowance(allowance: queue_pb2.Allowance) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if allowance.HasField("pending_jobs"):
+        found["pending_jobs"] = allowance.pending_jobs
+    if allowance.HasField("running_jobs"):
+        found["running_jobs"] = allowance.running_jobs
+    if allowance.resources:
+        found["resources"] = dict(sorted(allowance.resources.items()))
+    return found

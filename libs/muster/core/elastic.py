@@ -1,0 +1,49 @@
+"""A placed job goes on with fewer pods, because some were lost, refused or did not start (rules I2, G1).
+
+As long as every group keeps its minimum, the loss of a replica is no reason to take the gang down: the job shrinks, and
+grows again later, each time a position fails after a longer pause and not on the same node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from muster.core import transitions as tr
+from muster.core.backoff import backoff_ms
+from muster.core.draft import Draft
+from muster.core.jobs import RUNNING_STATES, Job, is_over, node_of
+from muster.core.model import Reason
+
+SUSPICIOUS = (Reason.PLACEMENT_REJECTED, Reason.START_TIMEOUT)  # it is the node's fault
+
+
+def can_do_without(job: Job, positions: Sequence[int]) -> bool:
+    """Whether every group keeps its minimum when the pods at these positions, gone already or not, are not counted."""
+    if job.gang.minimum_tasks is None or job.state not in RUNNING_STATES:
+        return False
+    lost: dict[int, int] = {}
+    for position in positions:
+        if not is_over(job.phases[position]):  # those that are over are not counted any more
+            group = job.gang.group_of(position)
+            lost[group] = lost.get(group, 0) + 1
+    return all(job.spare_count(group) >= lost.get(group, 0) for group in range(len(job.gang.tasks)))
+
+
+def suspects_of(job: Job, positions: Sequence[int]) -> tuple[int, ...]:
+    """The nodes of these pods, ascending."""
+    return tuple(sorted({node_of(job, position) for position in positions} - {-1}))
+
+
+def shrink(draft: Draft, job: Job, positions: Sequence[int], reason: Reason, message: str) -> Job:
+    """These pods leave for nobody's sake, or have left."""
+    times = max(job.attempt_of(position) for position in positions)
+    shrunk = tr.JobShrunk(
+        job=job.id,
+        epoch=job.epoch,
+        pods=tuple(sorted(positions)),
+        reason=reason,
+        message=message,
+        suspects=suspects_of(job, positions) if reason in SUSPICIOUS else (),
+        not_before_ms=draft.now_ms + backoff_ms(reason, times),
+    )
+    return draft.change(job, shrunk)

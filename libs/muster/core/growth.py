@@ -1,0 +1,131 @@
+"""Elastic jobs get more replicas (rules F6, G1): within the entitlement of their queue first, then on loan.
+
+Replicas come one at a time, in the order of `turns`, so two elastic jobs grow in step with their shares; what a job
+gets in one part of a pass is written as one `JobGrown`. A job grows while nothing of it has succeeded: one whose pods
+begin to end is ending. New replicas go to the cluster of the gang and avoid the nodes that the job avoids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from muster.core import transitions as tr
+from muster.core.draft import Draft
+from muster.core.due import timer_is_spent
+from muster.core.jobs import Job, may_grow
+from muster.core.model import GroupPlacement
+from muster.core.room import Room
+from muster.core.timers import Due
+from muster.core.turns import Head, Turns
+
+GROWN_BYTES = 160  # of a JobGrown, beside its runs
+REPLICA_BYTES = 36  # of one more run, with devices
+
+
+class Growth:
+    """The elastic jobs of one pass."""
+
+    def __init__(self, draft: Draft, *, full: bool) -> None:
+        self._draft = draft
+        self._jobs = dict.fromkeys(draft.state.pending.growers(full=full))
+        for entry in draft.state.timers.due(draft.now_ms):
+            if entry[1] == Due.GROW_AGAIN and not timer_is_spent(draft.state, entry):
+                self._jobs[entry[2]] = None
+        for job_id, job in draft.changed.items():
+            if job.gang.minimum_tasks is not None and may_grow(job, draft.now_ms):
+                self._jobs[job_id] = None
+        self._full: dict[tuple[str, int], None] = {}  # (job, group) that cannot grow in this pass
+        self._added: dict[str, dict[int, list[tuple[int, bytes]]]] = {}  # job -> group -> (node, devices)
+        self.blocked: list[str] = []
+        self.worked = False
+
+    def __bool__(self) -> bool:
+        return bool(self._jobs)
+
+    def add(self, job_id: str) -> None:
+        """It was placed just now, with its minimum."""
+        self._jobs[job_id] = None
+
+    def run(self, room: Room, *, entitled: bool) -> bool:
+        """Grow what can grow. False: the transaction is full."""
+        draft = self._draft
+        turns = Turns(draft.tree, room.views, list(self._heads()))
+        done = True
+        while turns:
+            if draft.exhausted:
+                done = False
+                break
+            head = turns.first()
+            group = self._next_group(head.job)
+            if group is None or (entitled and not room.entitled(head.job)):
+                turns.replace(None)
+                continue
+            draft.spend(1)
+            self.worked = True
+            if not self._grow(head.job, group, room, entitled=entitled):
+                self._full[head.job.spec.id, group] = None
+                draft.bytes += REPLICA_BYTES
+            again = self._next_group(head.job)
+            if again is None and head.job.spec.id not in self._added:
+                self.blocked.append(head.job.spec.id)
+            turns.replace(None if again is None else self._head(head.job, again, head.number))
+        self._write()
+        return done
+
+    def _heads(self) -> Iterator[Head]:
+        for number, job_id in enumerate(self._jobs):
+            job = self._draft.job(job_id)
+            if job is not None and may_grow(job, self._draft.now_ms):
+                if not self._draft.tree.by_id[job.queue].starts_jobs:
+                    continue
+                group = self._next_group(job)
+                if group is not None:
+                    yield self._head(job, group, number)
+
+    def _head(self, job: Job, group: int, number: int) -> Head:
+        return Head(self._draft.order_key(job), number, job, dict(job.gang.per_pod[group]))
+
+    def _next_group(self, job: Job) -> int | None:
+        """The first group with a vacant position that may still fit."""
+        added = self._added.get(job.spec.id, {})
+        for group in range(len(job.gang.tasks)):
+            if (job.spec.id, group) not in self._full and job.vacant_in(group) > len(added.get(group, ())):
+                return group
+        return None
+
+    def _grow(self, job: Job, group: int, room: Room, *, entitled: bool) -> bool:
+        """One more replica of the group, charged."""
+        draft, gang = self._draft, job.gang
+        if not room.allows(job, dict(gang.per_pod[group]), entitled=entitled, starts=False):
+            return False
+        cluster = draft.state.nodes.spec(job.placement[0].runs[0][0]).cluster
+        placed = draft.overlay.place_gang((gang.one_more[group],), cluster_mask=(cluster,), suspects=job.suspects)
+        if placed is None:
+            return False
+        ((node, _),) = placed[0].runs
+        self._added.setdefault(job.spec.id, {}).setdefault(group, []).append((node, placed[0].devices))
+        draft.charge(job, gang.per_pod[group])
+        draft.bytes += REPLICA_BYTES
+        return True
+
+    def _write(self) -> None:
+        """One transition a job for everything it got. Its bytes were counted on the way."""
+        for job_id, groups in self._added.items():
+            job = self._draft.job(job_id)
+            if job is not None:
+                placement = tuple(_placement(group, groups[group]) for group in sorted(groups))
+                bytes_before = self._draft.bytes
+                self._draft.change(job, tr.JobGrown(job_id, job.epoch, placement))
+                self._draft.bytes = bytes_before + GROWN_BYTES
+        self._added = {}
+
+
+def _placement(group: int, replicas: list[tuple[int, bytes]]) -> GroupPlacement:
+    """Runs of replicas one after the other."""
+    runs: list[tuple[int, int]] = []
+    for node, _ in replicas:
+        if runs and runs[-1][0] == node:
+            runs[-1] = (node, runs[-1][1] + 1)
+        else:
+            runs.append((node, 1))
+    return GroupPlacement(group, tuple(runs), b"".join(devices for _, devices in replicas))

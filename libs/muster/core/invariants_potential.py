@@ -1,0 +1,190 @@
+"""I6: every scheduling action raises the potential (rule P1), worked out naively from the jobs.
+
+`Calm` is taken before a transaction is applied and then told what was in it. It keeps its own account of who is placed,
+computes PSI of the whole cell before and after every plan as written down in P1, with fractions, and compares. Starts
+and growth only add to it, so for them it is enough that they do. It shares no code with `potential`; slow on purpose.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from fractions import Fraction
+
+from muster.core import layout
+from muster.core import transitions as tr
+from muster.core.errors import InvariantBroken
+from muster.core.model import JobState, TaskGroup
+from muster.core.state import CellState
+
+RUNNING = (JobState.PLACED, JobState.STARTING, JobState.RUNNING)
+OVER = (3, 4, 5)  # SUCCEEDED, FAILED, GONE
+
+Psi = tuple[list[Fraction], dict[tuple[int, int, str], int]]
+
+
+class _Placed:
+    """One job as far as PSI goes: which of its positions count as placed."""
+
+    def __init__(self, queue: str, priority: int, submit_ms: int, tasks: tuple[TaskGroup, ...]) -> None:
+        self.queue = queue
+        self.priority = priority
+        self.submit_ms = submit_ms
+        self.positions: dict[int, int] = {}  # position -> group
+        self.more: Counter[int] = Counter()  # grown in this transaction, by group
+        self.tasks = tasks
+        self.holds = False
+
+    def replicas(self) -> int:
+        return len(self.positions) + sum(self.more.values())
+
+    def usage(self) -> Counter[str]:
+        used: Counter[str] = Counter()
+        for group, count in (Counter(self.positions.values()) + self.more).items():
+            for resource, amount in self.tasks[group].requests:
+                used[resource] += amount * count
+        return used
+
+
+class Calm:
+    """See the module's text."""
+
+    def __init__(self, state: CellState) -> None:
+        self._now_ms = state.now_ms
+        self._capacity = {r: a for r, a in state.nodes.capacity() if r != "pods" and a > 0}
+        self._entitled = {
+            queue.id: dict(state.entitled.get(queue.id, queue.spec.guaranteed))
+            for queue in state.queues.subtree()
+            if not queue.children
+        }
+        self._jobs: dict[str, _Placed] = {}
+        for job in state.jobs.values():
+            placed = _Placed(job.queue, job.spec.priority, job.submit_ms, job.spec.tasks)
+            hold = state.holds.get(job.id)
+            for pod in layout.each_pod(job.spec.tasks, job.placement if job.state in RUNNING else ()):
+                if job.phases[pod.position] not in OVER and pod.position not in job.leaving:
+                    placed.positions[pod.position] = pod.group
+            if hold is not None:
+                placed.holds = True
+                placed.positions = {p.position: p.group for p in layout.each_pod(job.spec.tasks, hold.placement)}
+            self._jobs[job.id] = placed
+        self._plan: tuple[str, Psi, dict[str, None]] | None = None  # preemptor, PSI before it, queues of its victims
+
+    def psi(self) -> Psi:
+        """EU_p for every priority from the highest down, and the replicas of every job by its place in the order."""
+        jobs = self._jobs
+        sums = []
+        for lowest in sorted({job.priority for job in jobs.values()}, reverse=True):
+            usage: dict[str, Counter[str]] = {}
+            for job in jobs.values():
+                if job.priority >= lowest:
+                    usage.setdefault(job.queue, Counter()).update(job.usage())
+            share = Fraction(0)
+            for queue, used in usage.items():
+                for resource, amount in used.items():
+                    most = self._entitled.get(queue, {}).get(resource, 0)
+                    if resource in self._capacity:
+                        share += Fraction(min(amount, most), self._capacity[resource])
+            sums.append(share)
+        return sums, {(-j.priority, j.submit_ms, job_id): j.replicas() for job_id, j in jobs.items()}
+
+    def check(self, transitions: Sequence[tr.AnyTransition], now_ms: int) -> None:
+        """Raises InvariantBroken for the first action that does not raise PSI."""
+        self._now_ms = now_ms
+        for transition in transitions:
+            if isinstance(transition, tr.JobQueued):
+                spec = transition.spec
+                self._jobs[spec.id] = _Placed(transition.queue, spec.priority, now_ms, spec.tasks)
+            elif isinstance(transition, (tr.JobPreempted, tr.JobShrunk)) and transition.by:
+                self._victim(transition)
+            else:
+                self._follow(transition)
+        if self._plan is not None:
+            raise InvariantBroken(f"I6: victims leave for job {self._plan[0]}, which holds nothing")
+
+    def _victim(self, t: tr.JobPreempted | tr.JobShrunk) -> None:
+        if self._plan is None:
+            self._plan = (t.by, self.psi(), {})
+        if self._plan[0] != t.by:
+            raise InvariantBroken(f"I6: the plan for {self._plan[0]} is mixed with that for {t.by}")
+        job = self._jobs[t.job]
+        self._plan[2][job.queue] = None
+        for position in t.pods if isinstance(t, tr.JobShrunk) else tuple(job.positions):
+            job.positions.pop(position, None)
+
+    def _follow(self, t: tr.AnyTransition) -> None:
+        if isinstance(t, tr.JobPlaced):
+            self._starts(t)
+        elif isinstance(t, tr.JobGrown):
+            for group in t.groups:
+                self._jobs[t.job].more[group.group] += layout.pods_placed(group)
+        elif isinstance(t, tr.HoldMade):
+            self._ends_plan(t)
+        elif isinstance(t, tr.PodsChanged):
+            for change in t.pods:
+                if change.phase in OVER:
+                    self._jobs[t.job].positions.pop(change.pod, None)
+        elif isinstance(t, tr.JobShrunk):
+            for position in t.pods:
+                self._jobs[t.job].positions.pop(position, None)
+        elif isinstance(t, (tr.HoldReleased, tr.JobStopping, tr.JobSucceeded, tr.JobFailed, tr.JobCancelled)):
+            self._jobs[t.job].positions = {}
+            self._jobs[t.job].holds = False
+        elif isinstance(t, tr.JobForgotten):
+            del self._jobs[t.job]
+
+    def _starts(self, t: tr.JobPlaced) -> None:
+        job = self._jobs[t.job]
+        before = job.replicas()
+        if before and not job.holds:
+            raise InvariantBroken(f"I6: job {t.job} is placed again")
+        job.holds = False
+        job.positions = {pod.position: pod.group for pod in layout.each_pod(job.tasks, t.groups)}
+        if job.replicas() < max(before, 1):
+            raise InvariantBroken(f"I6: job {t.job} is placed with less than was held for it")
+
+    def _ends_plan(self, t: tr.HoldMade) -> None:
+        if self._plan is None or self._plan[0] != t.job:
+            raise InvariantBroken(f"I6: job {t.job} holds what nobody left for it")
+        _, before, queues = self._plan
+        self._plan = None
+        job = self._jobs[t.job]
+        job.holds = True
+        job.positions = {pod.position: pod.group for pod in layout.each_pod(job.tasks, t.placement)}
+        after = self.psi()
+        if (after[0], _in_order(after[1])) <= (before[0], _in_order(before[1])):
+            raise InvariantBroken(f"I6: the plan for job {t.job} does not raise the potential (P1)")
+        if any(queue != job.queue for queue in queues) and after[0][-1] <= before[0][-1]:
+            raise InvariantBroken(f"I6: the plan for job {t.job} takes from another queue for nothing (P1)")
+
+
+def check_usage(state: CellState) -> None:
+    """The potential's books are the sum of what is placed and stays, and of what holders hold."""
+    usage: dict[tuple[str, int], Counter[str]] = {}
+    leaving = []
+    for job in state.jobs.values():
+        hold = state.holds.get(job.id)
+        for pod in layout.each_pod(job.spec.tasks, hold.placement if hold is not None else job.placement):
+            phase = job.phases[pod.position] if hold is None else 0
+            stays = hold is not None or (job.state in RUNNING and pod.position not in job.leaving)
+            if phase not in OVER and stays:
+                used = usage.setdefault((job.queue, job.spec.priority), Counter())
+                used["pods"] += 1
+                for resource, amount in job.spec.tasks[pod.group].requests:
+                    used[resource] += amount
+        stopping = job.state is JobState.STOPPING and any(phase not in OVER for phase in job.phases)
+        if stopping or job.leaving:
+            leaving.append(job.id)
+    have = {
+        (queue, priority): Counter(amounts)
+        for queue, by_priority in state.potential.usage.items()
+        for priority, amounts in by_priority.items()
+    }
+    if have != usage:
+        raise InvariantBroken(f"I6: the potential counts {have}, not {usage}")
+    if sorted(state.potential.leaving) != sorted(leaving):
+        raise InvariantBroken(f"I6: {sorted(state.potential.leaving)} are said to leave, not {sorted(leaving)}")
+
+
+def _in_order(replicas: dict[tuple[int, int, str], int]) -> list[int]:
+    return [replicas[key] for key in sorted(replicas)]

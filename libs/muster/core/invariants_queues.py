@@ -1,0 +1,50 @@
+"""What queues count beside usage, worked out naively from the jobs: demand and members (rules F1, Q1)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+from muster.core.errors import InvariantBroken
+from muster.core.lifecycle import CHARGED, TERMINAL
+from muster.core.state import CellState
+
+OVER = (3, 4, 5)  # SUCCEEDED, FAILED, GONE
+
+
+def check_counts(state: CellState) -> None:
+    """Raises InvariantBroken unless demand and members are those of the live jobs."""
+    asked: dict[str, Counter[str]] = defaultdict(Counter)
+    members: dict[str, dict[tuple[str, str], Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
+    for job in state.jobs.values():
+        if job.state in TERMINAL:
+            continue
+        first = 0
+        used: Counter[str] = Counter()
+        for task in job.spec.tasks:
+            one = {**dict(task.requests), "pods": 1 + dict(task.requests).get("pods", 0)}
+            for resource, amount in one.items():
+                asked[job.queue][resource] += amount * task.replicas
+            if job.state in CHARGED:
+                live = sum(job.phases[first + replica] not in OVER for replica in range(task.replicas))
+                used.update({resource: amount * live for resource, amount in one.items()})
+            first += task.replicas
+        kind = "/running" if job.state in CHARGED else "/pending"
+        queue = state.queues.by_id[job.queue]
+        while True:
+            for key in (("NAMESPACE", job.spec.namespace), ("USER", job.spec.submitter)):
+                members[queue.id][key][kind] += 1
+                members[queue.id][key] += used
+            if not queue.spec.parent:
+                break
+            queue = state.queues.by_id[queue.spec.parent]
+    for queue in state.queues.subtree():
+        if queue.asked != {resource: amount for resource, amount in asked[queue.id].items() if amount}:
+            raise InvariantBroken(f"F1: queue {queue.path} asks for {queue.asked}, not {dict(asked[queue.id])}")
+        if queue.members is None:
+            continue
+        have = {key: {"/pending": m.pending, "/running": m.running, **m.usage} for key, m in queue.members.items()}
+        want = {key: {"/pending": 0, "/running": 0, **+counts} for key, counts in members[queue.id].items()}
+        if have != want:
+            raise InvariantBroken(f"Q1: queue {queue.path} has members {have}, not {want}")
+    if state.queues.lending != sum(bool(queue.spec.lending_limit) for queue in state.queues.subtree()):
+        raise InvariantBroken("F2: queues with lending limits are counted wrongly")

@@ -1,0 +1,91 @@
+"""Asking for preemption plans: who may take the place of others, and does not ask for the same twice (rules P2, F6).
+
+The cycle notes every job that it could not place. Those that may preempt, because their queue is below its entitlement
+or because jobs run in it that have to give way, are asked for, in order, and with each of them the next few of its
+class, so that equal jobs need not queue for their plans one by one. An ask is repeated only when its time has come and
+something relevant has changed, or its answer said so, and leader and preemptors cannot feed each other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from muster.core.draft import Draft
+from muster.core.jobs import Job
+from muster.core.limits import PREEMPTIONS_REQUESTED_MAX
+from muster.core.model import JobState
+from muster.core.preemption_rules import Ground, ground
+from muster.core.queues import Queue
+
+FOLLOWERS_MAX: Final = 15  # of one class that are asked for with its first job
+
+
+class Requests:
+    """Of one pass of the cycle."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._asked = sum(1 for ask in draft.state.asks.values() if not ask.answered)
+        self._wanted: list[Job] = []
+
+    def blocked(self, job: Job, queue: Queue, *, entitled: bool) -> None:
+        """The job was not placed. `entitled`: its queue is below its entitlement in something that it asks for."""
+        if (entitled and may_reclaim(queue)) or may_displace(job, queue, self._draft.state.jobs):
+            self._wanted.append(job)
+
+    def ask(self) -> None:
+        """Write the requests for those that were noted since the last time."""
+        draft = self._draft
+        for first in self._wanted:
+            for job in self._with_followers(first):
+                if self._asked >= PREEMPTIONS_REQUESTED_MAX:
+                    break
+                if not self._worthwhile(job):
+                    break
+                draft.ask(job.spec.id)
+                self._asked += 1
+        self._wanted = []
+
+    def _with_followers(self, first: Job) -> Iterator[Job]:
+        """The job, and the next of its class that the same plan might be made for."""
+        draft = self._draft
+        yield first
+        found = draft.state.pending.classes.get(draft.class_key(first))
+        if found is None:
+            return
+        begin = bisect_right(found.keys, draft.order_key(first), lo=found.head)
+        for key in found.keys[begin : begin + FOLLOWERS_MAX]:
+            job = draft.job(key[2])
+            same = job is not None and job.state is JobState.QUEUED and job.spec.priority == first.spec.priority
+            if job is None or not same or job.not_before_ms > draft.now_ms:
+                return
+            yield job
+
+    def _worthwhile(self, job: Job) -> bool:
+        """Whether the answer may be another one now."""
+        draft = self._draft
+        if job.spec.id in draft.holds or job.spec.id in draft.asked_now:
+            return False
+        ask = draft.state.asks.get(job.spec.id)
+        if ask is None:
+            return True
+        unchanged = ask.changes == draft.state.changes and not draft.loosened
+        return ask.answered and ask.retry_at_ms <= draft.now_ms and not unchanged
+
+
+def may_reclaim(queue: Queue) -> bool:
+    """Whether entitled jobs of the queue take back what others borrow (rule P2a)."""
+    return queue.spec.preemption != "NEVER"
+
+
+def may_displace(job: Job, queue: Queue, jobs: Mapping[str, Job]) -> bool:
+    """Whether some job of its own queue has to give way to it (rule P2b)."""
+    if not queue.preempts or not queue.placed:
+        return False
+    if min(queue.placed) < job.spec.priority:
+        return True
+    if queue.spec.preemption != "ANY" or job.spec.priority not in queue.placed:
+        return False
+    return any(ground(job, queue, jobs[running]) is not Ground.NONE for running in queue.running)

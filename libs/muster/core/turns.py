@@ -1,0 +1,194 @@
+"""Whose turn it is: the order of rule F5, level by level, as usage changes.
+
+    heads (the next job of each class)  ->  tree of queues  ->  the head whose turn it is
+
+At each level, from the roots down, the queue comes first that has the higher priority; then one that is below its
+guarantee; then the one with the smaller dominant share of its entitlement, with its head job counted in; then the one
+whose head was submitted earlier; then by name. A leaf gives its jobs by order key; one that is FAIR is one level more,
+its namespaces or users, all of equal weight (F2).
+
+Usage is committed usage (Q3) as the transaction leaves it. Shares are exact: `usage << SHARE_BITS // E` orders
+fractions of amounts below 2**63 as they are, because different ones differ by more than 2**-126. A placement changes
+the shares of one path only, so a turn costs what the path is long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heapify, heappop, heapreplace
+from typing import Final, NamedTuple
+
+from muster.core.jobs import Job
+from muster.core.members import NAMESPACE, USER, Key
+from muster.core.order import OrderKey, PendingClass
+from muster.core.queues import Queue, QueueTree, Usage
+from muster.core.resources import PODS
+
+SHARE_BITS: Final = 128
+INFINITE: Final = 1 << 256  # the share of what has no entitlement
+
+Rank = tuple[int, int, int, int, str]
+Source = tuple[PendingClass, int] | None  # a class and the index of its next job; None: a job by itself
+
+
+class Head(NamedTuple):
+    """The next job of a class, or an elastic job that could grow. The number keeps the rest from being compared."""
+
+    key: OrderKey
+    number: int
+    job: Job
+    need: Mapping[str, int]  # what it would use more
+    source: Source = None
+
+
+class Views(NamedTuple):
+    """How usage and entitlements are seen: of a queue, and of a member of it."""
+
+    committed: Callable[[Queue], Usage]
+    member_usage: Callable[[Queue, Key], Usage]
+    entitled: Callable[[Queue], Mapping[str, int]]
+
+
+class Turn:
+    """A queue, or a member of a fair one, with the heads or the turns below it."""
+
+    __slots__ = ("below", "heads", "member", "name", "parent", "queue")
+
+    def __init__(self, queue: Queue | None, name: str, parent: Turn | None, member: Key | None = None) -> None:
+        self.queue = queue
+        self.name = name
+        self.parent = parent
+        self.member = member
+        self.heads: list[Head] = []  # a heap
+        self.below: list[tuple[Rank, Turn]] = []  # a heap
+
+    def first(self) -> Head:
+        turn = self
+        while turn.below:
+            turn = turn.below[0][1]
+        return turn.heads[0]
+
+    @property
+    def empty(self) -> bool:
+        return not self.heads and not self.below
+
+
+class Turns:
+    """The heads of a pass in their order. `first`, then `replace` or `drop`, again and again."""
+
+    def __init__(self, tree: QueueTree, views: Views, heads: Iterable[Head]) -> None:
+        self._tree = tree
+        self._views = views
+        self._root = Turn(None, "", None)
+        self._turns: dict[tuple[str, str], Turn] = {}
+        self._leaf = self._root
+        leaves: dict[int, Turn] = {}
+        for head in heads:
+            leaf = self._leaf_of(head.job)
+            leaf.heads.append(head)
+            leaves[id(leaf)] = leaf
+        for leaf in leaves.values():
+            heapify(leaf.heads)
+        self._rank_all()
+
+    def __bool__(self) -> bool:
+        return not self._root.empty
+
+    def first(self) -> Head:
+        """The head whose turn it is."""
+        turn = self._root
+        while turn.below:
+            turn = turn.below[0][1]
+        self._leaf = turn
+        return turn.heads[0]
+
+    def replace(self, head: Head | None) -> None:
+        """The head that `first` gave had its turn; the next one of its class comes in its place, if there is one."""
+        if head is None:
+            heappop(self._leaf.heads)
+        else:
+            heapreplace(self._leaf.heads, head)
+        self._settle()
+
+    def room(self) -> OrderKey | bool | None:
+        """How long the class whose turn it is stays in front if usage of its leaf alone grows: up to this key of
+        another class of the leaf; None: for ever; False: another queue may come in between."""
+        turn = self._leaf
+        while turn.parent is not None:
+            turn = turn.parent
+            if len(turn.below) > 1:
+                return False
+        others = self._leaf.heads[1:3]  # of a heap: the second is one of these
+        return min(head.key for head in others) if others else None
+
+    def _settle(self) -> None:
+        turn = self._leaf
+        while turn.parent is not None:
+            parent = turn.parent
+            if turn.empty:
+                heappop(parent.below)
+            else:
+                heapreplace(parent.below, (self._rank(turn), turn))
+            turn = parent
+
+    # --- building ---------------------------------------------------------------------------------------------------
+
+    def _leaf_of(self, job: Job) -> Turn:
+        queue = self._tree.by_id[job.queue]
+        turn = self._turn_of(queue)
+        if queue.spec.ordering != "FAIR":
+            return turn
+        kind = USER if queue.spec.fair_by == USER else NAMESPACE
+        name = job.spec.submitter if kind == USER else job.spec.namespace
+        found = self._turns.get((queue.id, f"/{name}"))
+        if found is None:
+            found = self._turns[queue.id, f"/{name}"] = Turn(queue, name, turn, (kind, name))
+        return found
+
+    def _turn_of(self, queue: Queue) -> Turn:
+        found = self._turns.get((queue.id, ""))
+        if found is None:
+            parent = self._turn_of(queue.chain[1]) if len(queue.chain) > 1 else self._root
+            found = self._turns[queue.id, ""] = Turn(queue, queue.spec.name, parent)
+        return found
+
+    def _rank_all(self) -> None:
+        """Children before their parents: they were made after them."""
+        for turn in reversed(self._turns.values()):
+            heapify(turn.below)
+            if turn.parent is not None:
+                turn.parent.below.append((self._rank(turn), turn))
+        heapify(self._root.below)
+
+    def _rank(self, turn: Turn) -> Rank:
+        queue, head = turn.queue, turn.first()
+        if queue is None:
+            return (0, 0, 0, 0, "")
+        entitled = self._views.entitled(queue)
+        if turn.member is not None:
+            used = self._views.member_usage(queue, turn.member)
+            return (0, 0, share(entitled, used, head.need), head.job.submit_ms, turn.name)
+        spec = queue.spec
+        if not entitled and not spec.guaranteed:
+            return (-spec.priority, 1, INFINITE, head.job.submit_ms, turn.name)
+        committed = self._views.committed(queue)
+        above = not any(committed.get(r, 0) < own and head.need.get(r) for r, own in spec.guaranteed)
+        return (-spec.priority, above, share(entitled, committed, head.need), head.job.submit_ms, turn.name)
+
+
+def share(entitled: Mapping[str, int], used: Mapping[str, int], need: Mapping[str, int]) -> int:
+    """Dominant share of `used` and `need` together, in 2**-SHARE_BITS of E. What has no entitlement counts as
+    infinite; pod slots only where E names them."""
+    greatest = 0
+    for resource, most in entitled.items():
+        amount = used.get(resource, 0) + need.get(resource, 0)
+        if amount > 0:
+            of_it = (amount << SHARE_BITS) // most if most else INFINITE
+            greatest = max(greatest, of_it)
+    for resource in need:
+        if resource not in entitled and resource != PODS:
+            return INFINITE
+    return greatest
+
+
+__all__ = ["INFINITE", "Head", "Source", "Turns", "Views", "share"]

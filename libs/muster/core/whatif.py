@@ -1,0 +1,195 @@
+"""What would happen if: a job were submitted, the queues were changed. By the code that decides, with nothing changed.
+
+A job is put into the inbox of a thought: `decide` is pure, so asking it costs nobody anything and the answer is what
+the leader would commit next. If the job would not start, the answer is its explanation in a state that differs from
+this one by the job alone, and the plan a preemptor would make for it. A tree is compared with today's by the
+entitlements both give for the demand and the capacity of now (rule F1), and by whom that makes reclaimable (rule P3).
+
+Called by readers on a follower, never by the leader. Work is bounded, so a question never holds up the follower.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from muster.core import commands, layout
+from muster.core import transitions as tr
+from muster.core.borrowing import Borrowing, Newly
+from muster.core.decide import decide
+from muster.core.draft import Draft
+from muster.core.entitlements import entitlements
+from muster.core.errors import Code, Rejected
+from muster.core.explain import Explanation, explain
+from muster.core.jobs import Job
+from muster.core.model import Amounts, GroupPlacement, JobSpec
+from muster.core.preemption import Plan, Planner
+from muster.core.queue_changes import Difference, change_queues, differences
+from muster.core.queues import QueueTree
+from muster.core.resources import total
+from muster.core.standing import Flows, demand, startable
+from muster.core.state import CellState
+
+WORK_MAX: Final = 300  # work units of the decision that is asked for
+PLANNABLE: Final = frozenset({"capacity", "device", "hold"})  # blockers that somebody's leaving may remove
+
+
+class PlacedOn(Struct, frozen=True):
+    """Pods of one group on one node."""
+
+    task: str
+    cluster: str
+    node: str
+    pods: int
+
+
+class Displaced(Struct, frozen=True):
+    """A job that would be preempted. `lost` is in resource-milliseconds."""
+
+    job: str
+    name: str
+    queue: str
+    priority: int
+    replicas: int  # elastic ones that would go; 0: the whole job
+    lost: tuple[tuple[str, int], ...]
+
+
+class JobForecast(Struct, frozen=True):
+    """What would become of a job."""
+
+    summary: str
+    starts_now: bool
+    placement: tuple[PlacedOn, ...]
+    displaces: tuple[Displaced, ...]
+    explanation: Explanation | None
+
+
+class TreeForecast(Struct, frozen=True):
+    """What a change of the tree would do."""
+
+    changes: tuple[Difference, ...]
+    entitlements: tuple[tuple[str, Amounts, Amounts], ...]  # path, before, after
+    reclaimable: tuple[Newly, ...]  # jobs that others could take back then and cannot now
+
+
+# --- a job ----------------------------------------------------------------------------------------------------------
+
+
+def forecast_job(state: CellState, spec: JobSpec, now_ms: int) -> JobForecast:
+    """What the cell would do with the job. Raises Rejected as its submission would be."""
+    decision = decide(state, [(state.position, commands.SubmitJob(spec))], now_ms, WORK_MAX)
+    job: Job | None = None
+    for transition in decision.transitions:
+        if isinstance(transition, tr.CommandRefused) and transition.position == state.position:
+            raise Rejected(Code(transition.code), transition.field, transition.message, transition.rule)
+        if isinstance(transition, tr.JobQueued) and transition.spec.id == spec.id:
+            job = _queued(state, transition, now_ms)
+        if isinstance(transition, tr.JobPlaced) and transition.job == spec.id:
+            where = tuple(_places(state, spec, transition.groups))
+            return JobForecast(f"would start now {_on(where)}; displaces nothing", True, where, (), None)
+    if job is None:
+        raise Rejected(Code.ALREADY_EXISTS, "job", f"job {spec.id} was submitted already", "LOG-11")
+    return _waits(state, job)
+
+
+def _queued(state: CellState, transition: tr.JobQueued, now_ms: int) -> Job:
+    spec = transition.spec
+    draft = Draft(state, now_ms, 1)
+    gang = draft.gang(spec.tasks) or draft.new_gang(spec.tasks)
+    return Job(spec, transition.queue, transition.position, max(now_ms, state.now_ms), gang)
+
+
+def _waits(state: CellState, job: Job) -> JobForecast:
+    thought = copy.copy(state)  # shares everything but the table of jobs
+    thought.jobs = {**state.jobs, job.id: job}
+    explanation = explain(thought, job.id)
+    if any(blocker.kind not in PLANNABLE for blocker in explanation.blockers):
+        return JobForecast(f"would wait: {_reason(explanation)}", False, (), (), explanation)
+    answer = Planner(thought).plan(job.id)
+    if answer.plan is None:
+        summary = f"would wait: {_reason(explanation)}; would not preempt: {answer.reason}"
+        return JobForecast(summary, False, (), (), explanation)
+    victims = tuple(_displaced(state, answer.plan))
+    where = tuple(_places(state, job.spec, answer.plan.placement))
+    summary = f"would start {_on(where)} once {_leaving(victims)} made room"
+    return JobForecast(summary, False, where, victims, explanation)
+
+
+def _reason(explanation: Explanation) -> str:
+    return explanation.blockers[0].message if explanation.blockers else "others are looked at before it"
+
+
+def _leaving(victims: Sequence[Displaced]) -> str:
+    whole = sum(not victim.replicas for victim in victims)
+    replicas = sum(victim.replicas for victim in victims)
+    parts = [f"{whole} running {'job' if whole == 1 else 'jobs'}"] if whole else []
+    parts += [f"{replicas} elastic {'replica' if replicas == 1 else 'replicas'}"] if replicas else []
+    return " and ".join(parts) + (" has" if whole + replicas == 1 else " have")
+
+
+def _displaced(state: CellState, plan: Plan) -> Iterator[Displaced]:
+    for victim, _ in plan.victims:
+        job = state.jobs[victim]
+        yield _victim(state, job, 0, job.gang.of_groups(job.placement))
+    for victim, _, positions in plan.shrinks:
+        job = state.jobs[victim]
+        yield _victim(state, job, len(positions), job.gang.of_positions(positions))
+
+
+def _victim(state: CellState, job: Job, replicas: int, amounts: Amounts) -> Displaced:
+    path, lost = state.queues.path(job.queue), _work(job, amounts, state.now_ms)
+    return Displaced(job.id, job.spec.name, path, job.spec.priority, replicas, lost)
+
+
+def _work(job: Job, amounts: Amounts, now_ms: int) -> tuple[tuple[str, int], ...]:
+    """What so much of the job has done since it runs, in resource-milliseconds."""
+    ran_ms = now_ms - job.started_ms if job.started_ms else 0
+    return tuple((resource, amount * ran_ms) for resource, amount in amounts) if ran_ms else ()
+
+
+def _places(state: CellState, spec: JobSpec, placement: tuple[GroupPlacement, ...]) -> Iterator[PlacedOn]:
+    for group, node, count, _ in layout.runs_of(placement):
+        at = state.nodes.spec(node)
+        yield PlacedOn(spec.tasks[group].name, at.cluster, at.name, count)
+
+
+def _on(where: tuple[PlacedOn, ...]) -> str:
+    nodes = list(dict.fromkeys((place.cluster, place.node) for place in where))
+    if len(nodes) == 1:
+        return f"on {nodes[0][1]} ({nodes[0][0]})"
+    return f"on {len(nodes)} nodes of {nodes[0][0]}"
+
+
+# --- the queues -----------------------------------------------------------------------------------------------------
+
+
+def forecast_queues(state: CellState, changes: commands.ChangeQueues, now_ms: int) -> TreeForecast:
+    """What the changes would do. Raises Rejected as the command would be."""
+    before, after = state.queues, changed_tree(state, changes, now_ms)
+    flows = demand(state)
+    deserved = _entitlements(state, before, flows), _entitlements(state, after, flows)
+    changed = [
+        (queue.path, deserved[0].get(queue.id, ()), deserved[1].get(queue.id, ()))
+        for queue in after.subtree()
+        if deserved[0].get(queue.id, ()) != deserved[1].get(queue.id, ())
+    ]
+    return TreeForecast(
+        changes=differences(before, after),
+        entitlements=tuple(changed),
+        reclaimable=tuple(Borrowing(state).newly_past(*deserved)),
+    )
+
+
+def changed_tree(state: CellState, changes: commands.ChangeQueues, now_ms: int) -> QueueTree:
+    """The tree as it would be. Raises Rejected as the command would be."""
+    draft = Draft(state, max(now_ms, state.now_ms), WORK_MAX)
+    change_queues(draft, changes)
+    return draft.tree
+
+
+def _entitlements(state: CellState, tree: QueueTree, flows: Flows) -> dict[str, Amounts]:
+    asked = {leaf: total(demands) for leaf, demands in startable(state, tree, flows).items()}
+    return entitlements(tree, asked, state.nodes.capacity())

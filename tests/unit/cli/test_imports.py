@@ -1,0 +1,220 @@
+"""Other systems' queues as Muster's tree, and what is told about the rest."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from muster.cli.errors import CliError
+from muster.cli.imports import SYSTEMS
+from muster.client import queuefile
+
+KUEUE = """
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: Cohort
+metadata: {name: org}
+---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: ResourceFlavor
+metadata: {name: spot}
+---
+apiVersion: v1
+kind: List
+items:
+- apiVersion: kueue.x-k8s.io/v1beta1
+  kind: ClusterQueue
+  metadata: {name: team.a}
+  spec:
+    cohort: org
+    namespaceSelector: {}
+    queueingStrategy: StrictFIFO
+    stopPolicy: Hold
+    fairSharing: {weight: "0.5"}
+    preemption: {withinClusterQueue: LowerPriority, reclaimWithinCohort: Any, borrowWithinCohort: {policy: Never}}
+    resourceGroups:
+    - coveredResources: [cpu, nvidia.com/gpu]
+      flavors:
+      - name: on-demand
+        resources:
+        - {name: cpu, nominalQuota: 10, borrowingLimit: 5, lendingLimit: 2}
+        - {name: nvidia.com/gpu, nominalQuota: 8}
+      - name: spot
+        resources:
+        - {name: cpu, nominalQuota: 1500m, borrowingLimit: 1}
+        - {name: nvidia.com/gpu, nominalQuota: 0}
+- apiVersion: kueue.x-k8s.io/v1beta1
+  kind: ClusterQueue
+  metadata: {name: alone}
+  spec:
+    resourceGroups:
+    - coveredResources: [memory]
+      flavors: [{name: on-demand, resources: [{name: memory, nominalQuota: 16Gi}]}]
+- apiVersion: kueue.x-k8s.io/v1beta1
+  kind: LocalQueue
+  metadata: {name: main, namespace: ml}
+  spec: {clusterQueue: team.a}
+"""
+
+VOLCANO = """
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: root}
+spec: {weight: 1, capability: {cpu: 100}}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: child}
+spec:
+  parent: dept
+  weight: 3
+  priority: 7
+  capability: {cpu: 20, nvidia.com/gpu: 4}
+  deserved: {cpu: 10}
+  guarantee: {resource: {cpu: 4, memory: 1Gi}}
+  reclaimable: false
+  affinity: {nodeGroupAffinity: {}, x: 1}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: Queue
+metadata: {name: dept}
+spec: {weight: 2}
+"""
+
+YUNIKORN = """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: yunikorn-configs}
+data:
+  queues.yaml: |
+    partitions:
+    - name: default
+      placementrules: [{name: tag}]
+      queues:
+      - name: root
+        submitacl: '*'
+        queues:
+        - name: prod
+          properties: {application.sort.policy: fair, priority.offset: "5", preemption.policy: disabled}
+          resources:
+            guaranteed: {memory: 10G, vcore: 10}
+            max: {memory: 20G, vcore: 20}
+          limits:
+          - {limit: each, users: ["*"], maxapplications: 3, maxresources: {vcore: 500m}}
+          - {limit: one, users: [ann], maxapplications: 9}
+          queues:
+          - {name: Batch_Jobs, maxapplications: 4, properties: {application.sort.policy: stateaware}}
+"""
+
+
+def imported(system, text):
+    found = SYSTEMS[system](text, "file.yaml")
+    data = yaml.safe_load(queuefile.dump(found.queues))["queues"]
+    assert queuefile.parse(queuefile.dump(found.queues)).queues == _with_defaults(found.queues)
+    return data, found.notes
+
+
+def _with_defaults(queues):
+    """As they come back: what is the default is not written."""
+    return queuefile.parse(queuefile.dump(queues)).queues
+
+
+def test_kueue():
+    data, notes = imported("kueue", KUEUE)
+    assert data == {
+        "alone": {
+            "weight": 1000,
+            "preemption": "NEVER",
+            "guaranteed": {"memory": "16Gi"},
+            "limit": {"memory": "16Gi"},
+        },
+        "org": {
+            "weight": 1000,
+            "queues": {
+                "team-a": {
+                    "weight": 500,
+                    "preemption": "ANY",
+                    "state": "STOPPED",
+                    "guaranteed": {"cpu": "11.5", "nvidia.com/gpu": "8"},
+                    "limit": {"cpu": "17.5"},
+                    "lending_limit": {"cpu": "3.5"},
+                }
+            },
+        },
+    }
+    told = "\n".join(notes)
+    for part in (
+        "weights: are multiplied by 1000",
+        'ClusterQueue team.a: is named "team-a" here',
+        "StrictFIFO",
+        "one setting here: ANY",
+        "borrowWithinCohort has no counterpart",
+        "flavors on-demand, spot are added up",
+        'LocalQueue ml/main: needs none: jobs of the namespace name queue "org/team-a"',
+        "ResourceFlavor spot: has no counterpart",
+    ):
+        assert part in told
+
+
+def test_volcano():
+    data, notes = imported("volcano", VOLCANO)
+    assert data == {
+        "dept": {
+            "weight": 2,
+            "preemption": "ANY",
+            "queues": {
+                "child": {
+                    "weight": 3,
+                    "priority": 7,
+                    "preemption": "ANY",
+                    "guaranteed": {"cpu": "10", "memory": "1Gi"},
+                    "lending_limit": {"cpu": "6", "memory": "0"},
+                    "limit": {"cpu": "20", "nvidia.com/gpu": "4"},
+                }
+            },
+        }
+    }
+    told = "\n".join(notes)
+    assert "Queue child: reclaimable false" in told
+    assert "Queue child: affinity has no counterpart" in told
+    assert "Queue root: is the tree itself" in told
+
+
+def test_yunikorn():
+    data, notes = imported("yunikorn", YUNIKORN)
+    assert data == {
+        "prod": {
+            "priority": 5,
+            "ordering": "FAIR",
+            "preemption": "NEVER",
+            "guaranteed": {"cpu": "10", "memory": "9765625Ki"},
+            "limit": {"cpu": "20", "memory": "19531250Ki"},
+            "per_user": {"running_jobs": 3, "resources": {"cpu": "0.5"}},
+            "queues": {"batch-jobs": {"preemption": "ANY"}},
+        }
+    }
+    told = "\n".join(notes)
+    for part in (
+        "placementrules has no counterpart",
+        "the limit for ann has no counterpart",
+        "maxapplications has no counterpart",
+        "stateaware has no counterpart",
+        'is named "batch-jobs" here',
+    ):
+        assert part in told
+
+
+@pytest.mark.parametrize(
+    ("system", "text", "says"),
+    [
+        ("kueue", "kind: Pod", "holds no Kueue ClusterQueue"),
+        ("volcano", VOLCANO.replace("parent: dept", "parent: nowhere"), 'has the parent "nowhere"'),
+        ("volcano", VOLCANO.replace("{weight: 2}", "{parent: child}"), "is above itself"),
+        ("yunikorn", "partitions: []", "holds no YuniKorn partitions"),
+        ("kueue", "a: [", "is not YAML"),
+        ("volcano", VOLCANO.replace("cpu: 10", "cpu: many"), "is not a quantity"),
+    ],
+)
+def test_a_mistake_is_one_sentence(system, text, says):
+    with pytest.raises(CliError) as caught:
+        SYSTEMS[system](text, "file.yaml")
+    assert says in caught.value.message

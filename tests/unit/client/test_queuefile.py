@@ -1,0 +1,65 @@
+"""Queue files: read, written, and mistakes named by line."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.api.v1 import queue_pb2
+from muster.client import JobFileError, queuefile
+
+TEXT = """
+queues:
+  research:
+    weight: 2
+    guaranteed: {gpu: 64, cpu: 500}
+    per_namespace: {running_jobs: 3, resources: {gpu: 8}}
+    min_runtime: 10m
+    queues:
+      vision: {ordering: fair, fair_by: USER, labels: {team: a}}
+      nlp:
+  batch/night:
+    weight: 0
+    state: CLOSED
+moves:
+  - {path: team-a, new_path: research/team-a}
+"""
+
+
+def test_a_tree_becomes_queues_parents_first():
+    request = queuefile.parse(TEXT)
+    assert [q.path for q in request.queues] == ["research", "research/vision", "research/nlp", "batch/night"]
+    research, vision, nlp, night = request.queues
+    assert dict(research.guaranteed) == {"nvidia.com/gpu": "64", "cpu": "500"}
+    assert dict(research.per_namespace.resources) == {"nvidia.com/gpu": "8"}
+    assert research.per_namespace.running_jobs == 3
+    assert not research.per_namespace.HasField("pending_jobs")
+    assert research.min_runtime.ToSeconds() == 600
+    assert (vision.ordering, vision.fair_by) == (queue_pb2.QUEUE_ORDERING_FAIR, queue_pb2.QUEUE_FAIR_BY_USER)
+    assert nlp == queue_pb2.Queue(path="research/nlp")
+    assert night.HasField("weight")
+    assert night.weight == 0
+    assert [(move.path, move.new_path) for move in request.moves] == [("team-a", "research/team-a")]
+
+
+def test_what_is_written_reads_back():
+    request = queuefile.parse(TEXT)
+    again = queuefile.parse(queuefile.dump(request.queues))
+    assert list(again.queues) == list(request.queues)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("queues:\n  a: {wieght: 2}", ':2: unknown key "wieght" in a (did you mean "weight"?)'),
+        ("queue: {}", ':1: unknown key "queue" in the file (did you mean "queues"?)'),
+        ("queues:\n  a: 3", ":2: a must be a mapping"),
+        ("queues:\n  a: {}\n  a: {}", 'key "a" of queues is there twice'),
+        ("queues:\n  a: {state: OPNE}", ":2: a.state must be one of OPEN"),
+        ("moves: []", "names no queues"),
+        ("- a", "a queue file is a mapping"),
+    ],
+)
+def test_a_mistake_names_its_line(text, says):
+    with pytest.raises(JobFileError) as caught:
+        queuefile.parse(text, source="tree.yaml")
+    assert says in str(caught.value)

@@ -1,0 +1,93 @@
+"""Many queues changed as one: rule Q4."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.core import commands as c
+from muster.core import transitions as tr
+from muster.core.errors import Rejected
+from muster.core.model import QueueSpec
+from muster.core.queue_changes import differences, plan
+
+
+def spec(**more):
+    return QueueSpec("", "", "", **more)
+
+
+def cpu(amount):
+    return (("cpu", amount),)
+
+
+def change(world, wanted, **more):
+    before = world.state.queues.copy()
+    commands = plan(world.state.queues, wanted, **more)
+    done = world.cell.send(c.ChangeQueues(commands, "r1"))
+    return done, differences(before, world.state.queues)
+
+
+def test_a_whole_tree_in_any_order_at_one_ledger_position(world):
+    before = world.state.ledger_seq
+    done, found = change(world, {"b/x/y": spec(), "b": spec(weight=2), "b/x": spec(), "research": spec()})
+    assert [(d.path, d.kind) for d in found] == [("b", "created"), ("b/x", "created"), ("b/x/y", "created")]
+    assert found[0].fields == (("weight", 1, 2),)
+    assert sum(isinstance(t, tr.QueueUpserted) for t in done) == 3
+    assert world.state.ledger_seq == before + 1
+
+
+def test_what_is_already_so_changes_nothing(world):
+    assert plan(world.state.queues, {"research": spec()}) == ()
+
+
+def test_a_move_comes_first_and_is_told(world):
+    world.queue("team")
+    _, found = change(world, {"research/vision": spec(priority=3)}, moves=[("team", "research/vision")])
+    assert [(d.path, d.kind) for d in found] == [("research/vision", "moved")]
+    assert found[0].fields == (("path", "team", "research/vision"), ("priority", 0, 3))
+
+
+def test_pruning_deletes_children_first_and_keeps_ancestors(world):
+    for path in ("old", "old/a", "old/a/b", "research/keep"):
+        world.queue(path)
+    _, found = change(world, {"research/keep": spec()}, prune_root="")
+    assert [(d.path, d.kind) for d in found] == [("old", "deleted"), ("old/a", "deleted"), ("old/a/b", "deleted")]
+    assert world.state.queues.find("research") is not None
+    _, found = change(world, {}, prune_root="research")
+    assert [d.path for d in found] == ["research/keep"]
+    with pytest.raises(Rejected):
+        plan(world.state.queues, {}, prune_root="nowhere")
+
+
+def test_all_or_nothing(world):
+    world.submit("a")
+    ledger = world.state.queues.copy()
+    wanted = {"other": spec(), "research/below": spec()}  # research has a job: it cannot have children
+    done, found = change(world, wanted)
+    assert world.reject(done).subject == "other"
+    assert "research" in world.reject(done).message
+    assert found == ()
+    assert [q.spec for q in world.state.queues.subtree()] == [q.spec for q in ledger.subtree()]
+
+
+def test_a_stale_revision_refuses_all(world):
+    commands = plan(world.state.queues, {"research": spec(weight=3), "x": spec()})
+    world.queue("research", weight=2)
+    done = world.cell.send(c.ChangeQueues(commands))
+    assert world.reject(done).code == "ABORTED"
+    assert world.state.queues.find("x") is None
+
+
+def test_limits_are_compared_with_guarantees_only_in_the_tree_that_comes_out(world):
+    change(
+        world,
+        {
+            "org": spec(limit=cpu(10)),
+            "org/a": spec(guaranteed=cpu(8)),
+            "org/b": spec(guaranteed=cpu(2)),
+        },
+    )
+    _, found = change(world, {"org/a": spec(guaranteed=cpu(2)), "org/b": spec(guaranteed=cpu(8))})
+    assert [d.path for d in found] == ["org/a", "org/b"]
+    done, found = change(world, {"org/a": spec(guaranteed=cpu(3))})
+    assert world.reject(done).field == "limit.cpu"
+    assert found == ()
