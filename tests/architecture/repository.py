@@ -11,6 +11,7 @@ SERVICES = ("admission", "queue-manager", "fair-share", "preemptor", "topology-u
 METRIC_TYPES = {
     "Counter": ("_total", "_created"),
     "Gauge": ("",),
+    "GaugeMetricFamily": ("",),
     "Histogram": ("_bucket", "_sum", "_count", "_created"),
 }
 

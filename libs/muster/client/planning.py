@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -11,20 +12,23 @@ from google.protobuf import timestamp_pb2
 from muster.api.v1 import job_pb2, query_pb2, query_pb2_grpc, queue_pb2, queue_pb2_grpc
 
 
-class PlanningCalls:
+class PlanningCalls(ABC):
     """Mixed into `Client`, which has the connection."""
 
     query: query_pb2_grpc.QueryServiceAsyncStub
     queues: queue_pb2_grpc.QueueServiceAsyncStub
 
+    @abstractmethod
     async def _call(self, method: Any, request: Any) -> Any:
-        raise NotImplementedError
+        """One unary call with its retries."""
 
+    @abstractmethod
     def _position(self) -> job_pb2.InboxPosition | None:
-        raise NotImplementedError
+        """The newest of the client's own writes, for a read that is to see it."""
 
+    @abstractmethod
     def _saw(self, position: job_pb2.InboxPosition) -> tuple[int, int]:
-        raise NotImplementedError
+        """Remember a write."""
 
     async def apply_queues(self, request: queue_pb2.ApplyQueuesRequest) -> queue_pb2.ApplyQueuesResponse:
         """Make the queues what the request says (`queuefile.load` makes one), or on a dry run say what would change."""

@@ -49,10 +49,15 @@ def queue_removed(state: CellState, t: tr.QueueRemoved) -> None:
 
 
 def entitlements_set(state: CellState, t: tr.EntitlementsSet) -> None:
+    changed: dict[str, None] = {}
     for entitlement in t.entitlements:
         if entitlement.queue in state.queues:
             state.entitled[entitlement.queue] = entitlement.amounts
             state.pending.open_queue(entitlement.queue)
+            changed[entitlement.queue] = None
     state.entitled_seq = t.ledger_seq
+    for job in state.pending.growing:
+        if state.jobs[job].queue in changed:
+            state.pending.growing_opened[job] = None
     if state.queues.lending:
         state.pending.loosen()  # less may be withheld from borrowers

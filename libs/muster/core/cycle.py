@@ -53,7 +53,11 @@ def _heads(draft: Draft, *, full: bool) -> Iterator[Head]:
     """What the pass has to look at: a first job for every open class, jobs whose time has come, and fresh ones."""
     state, pending = draft.state, draft.state.pending
     number = 0
-    for found in pending.candidates(full=full):
+    opened = list(pending.candidates(full=full))
+    if not full:
+        for queue in draft.reopened:
+            opened += [c for key, c in pending.of_queue.get(queue, {}).items() if key not in pending.opened]
+    for found in opened:
         head = _next_in(draft, found, found.head, number)
         if head is not None:
             yield head
@@ -68,6 +72,7 @@ def _heads(draft: Draft, *, full: bool) -> Iterator[Head]:
     for found in draft.fresh.classes.values():
         waiting = pending.classes.get(found.key)
         blocked = waiting is not None and not full and found.key not in pending.opened
+        blocked = blocked and found.key[0] not in draft.reopened
         if waiting is None or not blocked or found.first() < waiting.first():
             head = _next_in(draft, found, found.head, number)
             if head is not None:

@@ -9,12 +9,13 @@ Bytes and work units are counted here, so that a transaction closes in time (LOG
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from muster.core import commands
 from muster.core import transitions as tr
 from muster.core.apply import STRUCTURAL
+from muster.core.commands import Entitlement
 from muster.core.draft_nodes import DraftNodes
 from muster.core.draft_usage import DraftUsage
 from muster.core.errors import Rejected
@@ -88,6 +89,8 @@ class Draft:
         self.loosened = False  # something became free
         self.fresh = PendingIndex()  # jobs that became pending in this transaction
         self.holds: dict[str, Hold] = state.holds
+        self.entitled: Mapping[str, Amounts] = state.entitled  # queue id -> E, as far as it is published
+        self.reopened: dict[str, None] = {}  # queues that are entitled to something else than before
         self.asked_now: dict[str, None] = {}  # jobs a preemption plan is asked for
         self.answered_now: dict[str, None] = {}
         self.changed: dict[str, Job] = {}  # jobs that differ from the state's
@@ -269,6 +272,13 @@ class Draft:
         if self.tree is self.state.queues:
             self.tree = self.usages.tree = self.tree.copy()
         return self.tree
+
+    def entitle(self, published: tuple[Entitlement, ...]) -> None:
+        """What these queues are entitled to from now on."""
+        self.entitled = {**self.entitled, **{of.queue: of.amounts for of in published}}
+        self.reopened.update((of.queue, None) for of in published)
+        if self.tree.lending:
+            self.loosened = True  # less may be withheld from borrowers
 
     def live_jobs(self, queue: Queue) -> int:
         return queue.jobs + self._job_counts.get(queue.spec.id, 0)

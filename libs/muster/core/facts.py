@@ -62,3 +62,4 @@ def entitlements_computed(draft: Draft, fact: commands.EntitlementsComputed) -> 
     known = tuple(e for e in fact.entitlements if e.queue in draft.tree)
     if known:
         draft.emit(tr.EntitlementsSet(known, fact.ledger_seq))
+        draft.entitle(known)

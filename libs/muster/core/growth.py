@@ -2,7 +2,7 @@
 
 Replicas come one at a time, in the order of `turns`, so two elastic jobs grow in step with their shares; what a job
 gets in one part of a pass is written as one `JobGrown`. A job grows while nothing of it has succeeded: one whose pods
-begin to end is ending. New replicas go to the cluster of the gang and avoid the nodes that the job avoids.
+begin to end is ending. New replicas go to the cluster of the gang; nodes that the job avoids come last.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ class Growth:
 
     def __init__(self, draft: Draft, *, full: bool) -> None:
         self._draft = draft
-        self._jobs = dict.fromkeys(draft.state.pending.growers(full=full))
+        pending = draft.state.pending
+        self._jobs = dict.fromkeys(pending.growers(full=full))
+        if draft.reopened and not full:
+            self._jobs.update((job, None) for job in pending.growing if draft.state.jobs[job].queue in draft.reopened)
         for entry in draft.state.timers.due(draft.now_ms):
             if entry[1] == Due.GROW_AGAIN and not timer_is_spent(draft.state, entry):
                 self._jobs[entry[2]] = None
@@ -99,7 +102,10 @@ class Growth:
         if not room.allows(job, dict(gang.per_pod[group]), entitled=entitled, starts=False):
             return False
         cluster = draft.state.nodes.spec(job.placement[0].runs[0][0]).cluster
-        placed = draft.overlay.place_gang((gang.one_more[group],), cluster_mask=(cluster,), suspects=job.suspects)
+        one = (gang.one_more[group],)
+        placed = draft.overlay.place_gang(one, cluster_mask=(cluster,), suspects=job.suspects)
+        if placed is None and job.suspects:  # where it failed before comes last, as for starts
+            placed = draft.overlay.place_gang(one, cluster_mask=(cluster,))
         if placed is None:
             return False
         ((node, _),) = placed[0].runs

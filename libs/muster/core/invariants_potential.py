@@ -52,11 +52,8 @@ class Calm:
     def __init__(self, state: CellState) -> None:
         self._now_ms = state.now_ms
         self._capacity = {r: a for r, a in state.nodes.capacity() if r != "pods" and a > 0}
-        self._entitled = {
-            queue.id: dict(state.entitled.get(queue.id, queue.spec.guaranteed))
-            for queue in state.queues.subtree()
-            if not queue.children
-        }
+        self._published = dict(state.entitled)
+        self._guaranteed = {queue.id: queue.spec.guaranteed for queue in state.queues.subtree()}
         self._jobs: dict[str, _Placed] = {}
         for job in state.jobs.values():
             placed = _Placed(job.queue, job.spec.priority, job.submit_ms, job.spec.tasks)
@@ -73,6 +70,7 @@ class Calm:
     def psi(self) -> Psi:
         """EU_p for every priority from the highest down, and the replicas of every job by its place in the order."""
         jobs = self._jobs
+        entitled = {queue: dict(self._published.get(queue, own)) for queue, own in self._guaranteed.items()}
         sums = []
         for lowest in sorted({job.priority for job in jobs.values()}, reverse=True):
             usage: dict[str, Counter[str]] = {}
@@ -82,7 +80,7 @@ class Calm:
             share = Fraction(0)
             for queue, used in usage.items():
                 for resource, amount in used.items():
-                    most = self._entitled.get(queue, {}).get(resource, 0)
+                    most = entitled[queue].get(resource, 0)
                     if resource in self._capacity:
                         share += Fraction(min(amount, most), self._capacity[resource])
             sums.append(share)
@@ -132,6 +130,10 @@ class Calm:
             self._jobs[t.job].holds = False
         elif isinstance(t, tr.JobForgotten):
             del self._jobs[t.job]
+        elif isinstance(t, tr.EntitlementsSet):
+            self._published |= {e.queue: e.amounts for e in t.entitlements}
+        elif isinstance(t, tr.QueueUpserted):
+            self._guaranteed[t.spec.id] = t.spec.guaranteed
 
     def _starts(self, t: tr.JobPlaced) -> None:
         job = self._jobs[t.job]

@@ -126,7 +126,7 @@ def _why_not(draft: Draft, fact: commands.PreemptionPlanned, takings: list[Takin
     )
     state = draft.state
     usage = _Usage(draft, fact.job)
-    outlook = Outlook(draft.tree, state.entitled, state.nodes.capacity(), usage.of_leaf, draft.now_ms)
+    outlook = Outlook(draft.tree, draft.entitled, state.nodes.capacity(), usage.of_leaf, draft.now_ms)
     reason = why_no_room(ahead, outlook, job, takings, fact.placement)
     if reason is not None:
         return reason

@@ -47,7 +47,7 @@ class Room:
         """E of a queue (rule F1); its guarantee until fair-share has answered."""
         found = self._entitled.get(queue.spec.id)
         if found is None:
-            found = self._entitled[queue.spec.id] = entitled(queue, self._draft.state.entitled).amounts
+            found = self._entitled[queue.spec.id] = entitled(queue, self._draft.entitled).amounts
         return found
 
     def entitled(self, job: Job) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,10 +29,8 @@ from muster.core.queues import Over, Queue, Usage, over_limit
 from muster.core.rows import Demand, Row, charge_row
 from muster.core.shapes import Shape, cache_of
 from muster.core.state import CellState
-from muster.core.victims import CORE, ELASTIC, BoolArray, Int64Array, Ranking, spare_of
-
-RANK_BITS: Final = 32
-FREE: Final = (-1, 0)  # the cost of a node that has room already
+from muster.core.victim_nodes import FREE, ByNode
+from muster.core.victims import CORE, ELASTIC, Int64Array, Ranking, spare_of
 
 Cost = tuple[int, int]  # (worst grade, lost work)
 
@@ -89,7 +87,7 @@ class Search:
         self._asked = asked_for(job)
         self._usage: dict[str, Usage] = {}
         self._overlay = prospect.overlay()
-        self._nodes = _ByNode(ranking)
+        self._nodes = ByNode(ranking)
 
     def run(self, tasks: Sequence[TaskGroup], clusters: Sequence[int]) -> Found | None:
         """The cheapest way in any of the clusters."""
@@ -227,7 +225,7 @@ class Search:
         return self._state
 
     @property
-    def nodes(self) -> _ByNode:
+    def nodes(self) -> ByNode:
         return self._nodes
 
     @property
@@ -245,59 +243,6 @@ class Search:
 
 def _is_on(job: Job, position: int, node: int) -> bool:
     return any(n == node for _, n, _, _ in layout.select(job.gang.tasks, job.placement, (position,)))
-
-
-class _ByNode:
-    """Who may leave, by node and in the order of rule P3. One entry a (piece, part) that is allowed."""
-
-    def __init__(self, ranking: Ranking) -> None:
-        table = ranking.table
-        pieces = table.pieces[: table.piece_count]
-        amounts = table.piece_amounts[: table.piece_count]
-        used = amounts.any(axis=2) & ranking.allowed[pieces[:, 0]] if len(pieces) else np.zeros((0, 2), np.bool_)
-        at, parts = np.nonzero(used)
-        lines, nodes = pieces[at, 0], pieces[at, 1]
-        grade, lost = ranking.grade[lines, parts], ranking.lost[lines, parts]
-        order = np.argsort((nodes << RANK_BITS) + ranking.ranks()[lines, parts], kind="stable")
-        self.node: Int64Array = nodes[order]
-        self.line: Int64Array = lines[order]
-        self.part: Int64Array = parts[order].astype(np.int64)
-        self.grade: Int64Array = grade[order]
-        self.lost: Int64Array = lost[order]
-        self.amounts: Int64Array = amounts[at[order], parts[order]]
-
-    def on(self, node: int) -> tuple[int, int]:
-        """Begin and end of the node's entries."""
-        return int(np.searchsorted(self.node, node)), int(np.searchsorted(self.node, node, side="right"))
-
-    def costs(self, free: Int64Array, usable: BoolArray, demand: Demand) -> list[tuple[int, int, int]]:
-        """(grade, lost, node), cheapest first: what room for one pod costs at least, judged by the totals alone."""
-        columns = [column for column, _ in demand.pairs]
-        missing = np.array([amount for _, amount in demand.pairs], np.int64) - free[:, columns]
-        found = [(*FREE, int(n)) for n in np.flatnonzero(usable & (missing <= 0).all(axis=1))]
-        if not len(self.node):
-            return found
-        starts = np.flatnonzero(np.diff(self.node, prepend=-1))
-        sizes = np.diff(np.append(starts, len(self.node)))
-        enough = np.ones(len(self.node), np.bool_)
-        for at, column in enumerate(columns):
-            freed = _within(self.amounts[:, column], starts, sizes)
-            enough &= freed >= missing[self.node, at]
-        hits = np.flatnonzero(enough)
-        nodes, first = np.unique(self.node[hits], return_index=True)
-        hits = hits[first]
-        lost = _within(self.lost, starts, sizes)[hits]
-        keep = usable[nodes] & (missing[nodes] > 0).any(axis=1)
-        nodes, grade, lost = nodes[keep], self.grade[hits][keep], lost[keep]
-        order = np.lexsort((nodes, lost, grade))
-        found += zip(grade[order].tolist(), lost[order].tolist(), nodes[order].tolist(), strict=True)
-        return found
-
-
-def _within(values: Int64Array, starts: Int64Array, sizes: Int64Array) -> Int64Array:
-    """Cumulated sums that start anew with every node."""
-    sums: Int64Array = np.cumsum(values)
-    return sums - np.repeat((sums - values)[starts], sizes)
 
 
 class _Attempt:

@@ -13,7 +13,7 @@ from typing import Final
 from muster.core import commands, invariants
 from muster.core import transitions as tr
 from muster.core.apply import apply_transaction
-from muster.core.decide import AnyItem, decide, leader_elected, next_wake_ms, transaction
+from muster.core.decide import AnyItem, Decision, decide, leader_elected, next_wake_ms, transaction
 from muster.core.invariants_potential import Calm
 from muster.core.model import InboxPosition
 from muster.core.state import CellState
@@ -81,6 +81,14 @@ class Cell:
         )
         self._commit(tx)
         return list(tx.transitions)
+
+    def by_hand(self, *transitions: tr.AnyTransition) -> None:
+        """Commit these, as if the leader had decided them: to bring about what takes a plan or an accident."""
+        now_ms = max(self.now_ms, self.state.now_ms)
+        decision = Decision(transitions, self.state.position, 0, more=False)
+        self._number += 1
+        number = f"{self.state.epoch}-{self._number}"
+        self._commit(transaction(self.state, decision, transaction_id=number, now_ms=now_ms, work_limit=0))
 
     def wait(self, milliseconds: int) -> list[tr.Transition]:
         """Time passes; what becomes due on the way happens at its time."""

@@ -13,6 +13,7 @@ from muster.runtime.observer import Committed, LeaderObserver
 from muster.runtime.snapshots import SnapshotFailed, SnapshotInfo
 from muster.runtime.streams import ledger_subject
 from muster.runtime.tracing import Tracing
+from muster_queue_manager.potential import PotentialMetrics
 
 SECONDS_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 COUNT_BUCKETS: Final = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
@@ -72,6 +73,7 @@ class Watch(LeaderObserver):
         )
         self._ledger_seq.set_function(lambda: self._state.ledger_seq)
         self._jobs.set_function(lambda: len(self._state.jobs))
+        registry.register(PotentialMetrics(lambda: self._state))
 
     def reloaded(self, state: CellState) -> None:
         """The follower has a new state object."""

@@ -7,6 +7,7 @@ import pytest
 from muster.core import commands as c
 from muster.core.errors import Rejected
 from muster.core.explain import explain
+from muster.core.model import Allowance
 from muster.core.preemption import plan_preemption
 
 
@@ -158,3 +159,35 @@ def test_every_state_has_a_story(world):
     assert why(world, "a").shares == ()
     with pytest.raises(Rejected):
         explain(world.state, "x")
+
+
+def test_a_limit_of_the_namespace(world):
+    world.nodes(4)
+    world.queue("research", per_namespace=Allowance(running_jobs=1, resources=(("cpu", 2000),)))
+    world.submit("a")
+    world.submit("b")
+    told = why(world, "b")
+    (blocker,) = told.blockers
+    assert (blocker.rule, blocker.kind, blocker.needed, blocker.available) == ("Q1", "namespace-limit", 1, 0)
+    assert "namespace default has 1 running jobs in queue research, which allows 1" in told.summary
+
+
+def test_what_cannot_be_reclaimed_from_does_not_borrow(world):
+    world.nodes(4)
+    queue = world.state.queues.find("research").id
+    world.cell.send(c.EntitlementsComputed(1, (c.Entitlement(queue, (("cpu", 1000),)),)))
+    world.submit("a", cpu=3000, preemptible=False)
+    told = why(world, "a")
+    assert told.rule == "P4"
+    assert "starts only within the entitlement of research: 2 cpu too much" in told.summary
+
+
+def test_what_lenders_keep_back(world):
+    world.nodes(1)
+    world.queue("lender", guaranteed=(("cpu", 3000),), lending_limit=(("cpu", 1000),))
+    world.submit("a", cpu=3000)
+    told = why(world, "a")
+    (blocker,) = told.blockers
+    assert (blocker.rule, blocker.kind, blocker.missing) == ("F6", "withheld", 1000)
+    assert "lenders keep back 2 cpu of their guarantees" in blocker.message
+    assert [dict(share.entitled) for share in told.shares] == [{}]

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.core import naive_shortfall as naive
 
 from muster.core.model import NodeSpec, Taint, TaskGroup
 from muster.core.nodes import NodeTable
@@ -133,6 +136,51 @@ def test_an_overlay_is_explained_as_it_stands():
     overlay.place_gang([group("w", 3, cpu=1)])
     part = shortfall(overlay, [group("w", 2, cpu=1)]).groups[0]
     assert (part.fitting_pods, part.limiting, part.missing_on_best) == (1, "cpu", 1000)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.randoms(use_true_random=False))
+def test_looking_at_all_nodes_at_once_says_what_each_node_says(random):
+    table = table_of(
+        *[
+            node(
+                f"n{n}",
+                random.choice([4, 8, 16]),
+                random.choice([8, 64]),
+                random.choice([0, 0, 4]),
+                labels=(("pool", random.choice("xy")),),
+                taints=(Taint("t"),) if random.random() < 0.2 else (),
+                ready=random.random() < 0.9,
+                cordoned=random.random() < 0.1,
+            )
+            for n in range(random.randint(1, 9))
+        ]
+    )
+    for _ in range(random.randint(0, 12)):
+        filler = group("f", 1, cpu=random.choice([1, 3]), gpu=random.choice([0, 300, 1000]))
+        placement = Overlay(table).place_gang([filler])
+        if placement:
+            table.charge_placement((filler,), placement)
+    if random.random() < 0.3:
+        table.remove(0)
+    overlay = Overlay(table)
+    overlay.place_gang([group("held", 1, cpu=2)])
+    suspects = tuple(n for n in range(len(table)) if random.random() < 0.1)
+    pool = (("pool", "x"),) if random.random() < 0.4 else ()
+    wanted = group(
+        "w", random.randint(1, 20), cpu=random.choice([1, 5, 20]), gpu=random.choice([0, 400, 2000]), node_selector=pool
+    )
+    told = shortfall(overlay, [wanted], suspects=suspects)
+    if not told.groups:
+        return  # no nodes at all
+    part, found = told.groups[0], naive.causes(overlay, wanted, suspects)
+    counts = [cause for cause in found.values() if cause is not None]
+    assert dict(part.excluded) == {str(cause): counts.count(cause) for cause in counts}
+    assert part.fitting_nodes == len(found) - len(counts)
+    limiting, best, missing = naive.nearest(overlay, wanted, found)
+    if part.fitting_pods < part.needed_pods:
+        best_name = "" if best is None else table.spec(best).name
+        assert (part.limiting, part.best_node, part.missing_on_best) == (limiting, best_name, missing)
 
 
 # --- rule Q2 --------------------------------------------------------------------------------------------------------
