@@ -24,7 +24,7 @@ from muster.runtime.nats_bus import connect
 from muster.runtime.streams import inbox_spec, ledger_spec
 from muster.wire import codec
 from muster.wire.jobs import JobReader, Origin
-from muster_admission.calls import violations
+from muster_admission.checked import CheckedJobs
 
 JOBS: Final = 20_000
 WARM_JOBS: Final = 2000
@@ -35,11 +35,12 @@ def parts() -> list[Measure]:
     """Microseconds a job of each step."""
     request = batch(Order(address="", jobs=0), 0, "bench")
     data = request.SerializeToString()
+    checked = CheckedJobs()
     reader, origin = JobReader(), Origin(cell=CELL, request_id="bench", submitter="bench")
     items = [SubmitJob(reader.to_core(spec, n, origin)) for n, spec in enumerate(request.jobs)]
     steps: dict[str, Callable[[], object]] = {
         "parse": lambda: submission_pb2.SubmitJobsRequest.FromString(data),
-        "declared rules": lambda: violations(request),
+        "declared rules": lambda: checked.violations(request),
         "to core": lambda: [reader.to_core(spec, n, origin) for n, spec in enumerate(request.jobs)],
         "encode": lambda: codec.encode_inbox(items),
     }

@@ -17,6 +17,7 @@ from muster.core.jobs import Job, is_over
 from muster.core.model import Allowance, JobSpec, JobState, NodeSpec, QueueSpec, TaskGroup
 from muster.core.preemption import plan_preemption
 from muster.core.replay import replay
+from muster.core.standing import demand, startable
 from muster.core.state import CellState
 from muster.sim.cell import Cell, items_from
 from muster.wire import codec
@@ -171,8 +172,7 @@ class Walk:
     def share(self) -> None:
         """As fair-share does, from what the jobs ask for."""
         tree = self.state.queues
-        demand = {q.id: tuple(sorted((q.asked if q.starts_jobs else q.usage).items())) for q in tree.subtree()}
-        computed = entitlements(tree, demand, self.state.nodes.capacity())
+        computed = entitlements(tree, startable(self.state, tree, demand(self.state)), self.state.nodes.capacity())
         changed = [(q, amounts) for q, amounts in sorted(computed.items()) if self.state.entitled.get(q) != amounts]
         if changed:
             published = tuple(c.Entitlement(queue, amounts) for queue, amounts in changed)

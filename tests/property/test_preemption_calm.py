@@ -23,7 +23,7 @@ from muster.core.potential import staying
 from muster.core.preemption import Planner, member_of, place
 from muster.core.preemption_rules import Outlook, Taking
 from muster.core.prospect import prospect
-from muster.core.resources import total
+from muster.core.standing import demand, startable
 
 EXAMPLES = int(os.environ.get("CALM_EXAMPLES", "60"))
 BACKOFF_STEP_MS = 400_000
@@ -96,12 +96,8 @@ class Chance(Around):
     def entitle_all(self) -> None:
         """Rule F1: from demand alone."""
         state = self.state
-        asked: dict[str, list[object]] = {}
-        for job in state.jobs.values():
-            if job.live:
-                asked.setdefault(job.queue, []).append(job.gang.full)
-        demand = {queue: total(amounts) for queue, amounts in asked.items()}
-        found = entitlements(state.queues, demand, state.nodes.capacity())
+        asked = startable(state, state.queues, demand(state))
+        found = entitlements(state.queues, asked, state.nodes.capacity())
         sent = [c.Entitlement(queue, amounts) for queue, amounts in sorted(found.items())]
         self.note(self.cell.send(c.EntitlementsComputed(state.ledger_seq, tuple(sent))))
 

@@ -1,98 +1,124 @@
-"""Who deserves how much: weighted shares of every resource, level by level (rules F1, F2 as far as they are built).
+"""Who deserves how much: the entitlement of every queue (rules F1-F3).
 
-For one resource at a time, the capacity is given to the root queues in proportion to their weights, nobody gets more
-than it asks for (demand, capped by its limit), and what one leaves is shared by the others; a queue's entitlement is
-given on to its children in the same way. Queues of weight 0 get what nobody else wants. Guarantees, lending limits and
-dominant shares come with the full rule F2.
+    queues, demand by leaf and resource set, capacity  ->  whole amounts by queue and resource
 
-Integers all the way: what does not divide goes to the largest remainders, then by name.
+First every queue gets what it is guaranteed (`guarantees`), then everything that is not withheld is shared by
+progressive filling (`bounded_filling`, `filling`), and the exact result is rounded to whole amounts (`rounding`). It
+depends on what is asked for and never on who runs, which is what lets preemption come to an end (P1).
+
+`entitlements` computes once. An `EntitlementEngine` is kept by those who compute again and again: what it knows of the
+tree, of the flows and of the floors is used again as long as it is the same, and a change that cannot matter (a queue
+that gets less than it asks for asks for more of the same) costs nothing. The results are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final
 
-from muster.core.model import Amounts
-from muster.core.queues import Queue, QueueTree
+from muster.core import bounded_filling
+from muster.core.exact import ONE, Exact
+from muster.core.filling import use
+from muster.core.flows import Flow, FlowDemand, Node, Tree
+from muster.core.guarantees import Floors, raise_to_floors, withheld
+from muster.core.model import Amounts, QueueSpec
+from muster.core.queues import QueueTree
+from muster.core.rounding import rounded
 
-
-class Claim(NamedTuple):
-    """One of those who share: at most `most` of it."""
-
-    name: str
-    weight: int
-    most: int
-
-
-def entitlements(tree: QueueTree, demand: Mapping[str, Amounts], capacity: Amounts) -> dict[str, Amounts]:
-    """Entitlement of every queue by id. `demand` is by leaf queue id (rule F1), `capacity` of the whole cell."""
-    asked: dict[str, dict[str, int]] = {}
-    order = list(tree.subtree())
-    for queue in reversed(order):  # children before parents
-        asked[queue.id] = _asked(queue, demand, asked)
-    given: dict[str, dict[str, int]] = {queue.id: {} for queue in order}
-    for resource, total in capacity:
-        shared = _share(tree, "", resource, total, asked)
-        for queue in order:
-            got = shared.get(queue.id, 0)
-            if got:
-                given[queue.id][resource] = got
-                shared |= _share(tree, queue.id, resource, got, asked)
-    return {queue: tuple(sorted(amounts.items())) for queue, amounts in given.items()}
+Demand = Mapping[str, FlowDemand]  # by id of a leaf: totals for each set of requested resources
+NO_DEMAND: Final[FlowDemand] = ()
 
 
-def _asked(queue: Queue, demand: Mapping[str, Amounts], asked: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
-    """Demand of a subtree, capped by the limits in it."""
-    sums = dict(demand.get(queue.id, ())) if not queue.children else {}
-    for child in queue.children.values():
-        for resource, amount in asked[child].items():
-            sums[resource] = sums.get(resource, 0) + amount
-    for resource, most in queue.spec.limit:
-        if resource in sums:
-            sums[resource] = min(sums[resource], most)
-    return sums
+def entitlements(queues: QueueTree, demand: Demand, capacity: Amounts) -> dict[str, Amounts]:
+    """Entitlement of every queue by id. `capacity` is of the whole cell."""
+    return EntitlementEngine().entitlements(queues, demand, capacity)
 
 
-def _share(
-    tree: QueueTree, parent: str, resource: str, total: int, asked: Mapping[str, Mapping[str, int]]
-) -> dict[str, int]:
-    """What the children of a queue ("": the roots) get of `total`, by id."""
-    children = tree.children_of(parent)
-    claims = [
-        Claim(name, tree.get(children[name]).spec.weight, asked[children[name]].get(resource, 0))
-        for name in sorted(children)
-    ]
-    return {children[name]: amount for name, amount in divide(total, claims).items()}
+class EntitlementEngine:
+    """Computes entitlements again and again; what has not changed is not computed again."""
+
+    def __init__(self) -> None:
+        self._specs: list[QueueSpec] = []
+        self._capacity: Amounts = ()
+        self._demand: dict[str, FlowDemand] = {}
+        self._tree: Tree | None = None
+        self._floors: Floors = {}
+        self._result: dict[str, Amounts] = {}
+
+    def entitlements(self, queues: QueueTree, demand: Demand, capacity: Amounts) -> dict[str, Amounts]:
+        """As the function; the result belongs to the engine and is not to be changed."""
+        specs = [queue.spec for queue in queues.by_id.values()]
+        if self._tree is None or specs != self._specs or capacity != self._capacity:
+            self._tree = Tree(queues, demand, capacity)
+            self._specs, self._capacity = specs, capacity
+            self._floors = {}
+            self._result = self._computed(self._tree)
+        elif self._changes(self._tree, demand):
+            self._result = self._computed(self._tree)
+        self._demand = dict(demand)
+        return self._result
+
+    def _changes(self, tree: Tree, demand: Demand) -> bool:
+        """Put changed demands into the tree. Returns whether entitlements can change by it."""
+        matters = False
+        for node in tree.nodes:
+            if node.children or not node.id:
+                continue
+            new = demand.get(node.id, NO_DEMAND)
+            if new is self._demand.get(node.id, NO_DEMAND) or new == self._demand.get(node.id, NO_DEMAND):
+                continue
+            before = node.flows
+            if tree.change(node.id, new):
+                self._floors.clear()  # who is inside which limit is another now
+            for above in node.path():
+                self._floors.pop(above.id, None)
+            matters = matters or not _more_of_the_same(before, node)
+        return matters
+
+    def _computed(self, tree: Tree) -> dict[str, Amounts]:
+        raise_to_floors(tree, self._floors)
+        kept = withheld(tree)
+        limits: dict[int, Exact] = {}
+        used = use(tree.root.below, len(tree.resources)) if any(kept) else []
+        for r, capacity in enumerate(tree.capacity):
+            if tree.root.demand[r] > capacity - kept[r]:
+                limits[r] = ONE - min(Exact(kept[r], capacity), ONE - used[r]) if kept[r] else ONE
+        for flow in tree.root.below:
+            flow.is_open = True
+        limits = tree.essential(tree.root.below, limits)
+        counted = tree.counted() | sum(1 << r for r in limits)
+        filled = bounded_filling.fill(tree.root, limits, len(tree.resources), counted)
+        whole = rounded(tree, filled)
+        names = tree.resources
+        return {
+            node.id: tuple([(names[r], amount) for r, amount in sorted(whole[node.id].items())])
+            for node in tree.nodes
+            if node.id
+        }
 
 
-def divide(total: int, claims: Sequence[Claim]) -> dict[str, int]:
-    """Weighted max-min of `total`; those with weight 0 share equally what is left."""
-    shares = dict.fromkeys((claim.name for claim in claims), 0)
-    left = _fill(total, [claim for claim in claims if claim.weight > 0], shares)
-    _fill(left, [Claim(claim.name, 1, claim.most) for claim in claims if claim.weight == 0], shares)
-    return shares
+def _more_of_the_same(before: Sequence[Flow], leaf: Node) -> bool:
+    """Whether flows that got less than they asked for ask for another amount that they do not get either.
+
+    Then no event of the filling changes. What a guarantee or a lending limit does with the demand is not looked into.
+    """
+    if any(node.guaranteed or node.lending for node in leaf.path()) or len(before) != len(leaf.flows):
+        return False
+    pairs = list(zip(before, leaf.flows, strict=True))
+    if not all(_is_proportional(old, new) and _is_less(old.share, old.full, new.full) for old, new in pairs):
+        return False
+    for old, new in pairs:
+        new.share = old.share
+    return True
 
 
-def _fill(total: int, claims: Sequence[Claim], shares: dict[str, int]) -> int:
-    """Give up to `total` to the claims; returns what nobody wants."""
-    open_claims = [claim for claim in claims if claim.most > 0]
-    while open_claims:
-        weights = sum(claim.weight for claim in open_claims)
-        full = [claim for claim in open_claims if claim.most * weights <= total * claim.weight]
-        if not full:
-            break
-        for claim in full:  # who is content leaves, the others share the rest
-            shares[claim.name] = claim.most
-        total -= sum(claim.most for claim in full)
-        open_claims = [claim for claim in open_claims if claim not in full]
-    if not open_claims:
-        return total
-    weights = sum(claim.weight for claim in open_claims)
-    parts = [(total * claim.weight % weights, claim) for claim in open_claims]
-    for _, claim in parts:
-        shares[claim.name] = total * claim.weight // weights
-    rest = total - sum(shares[claim.name] for claim in open_claims)
-    for _, claim in sorted(parts, key=lambda part: (-part[0], part[1].name))[:rest]:
-        shares[claim.name] += 1
-    return 0
+def _is_proportional(a: Flow, b: Flow) -> bool:
+    if a.needs != b.needs:
+        return False
+    (most_a, _), (most_b, _) = a.main, b.main
+    return all(amount * most_b == b.asked[r] * most_a for r, amount in a.demand)
+
+
+def _is_less(share: Exact, *numbers: Exact) -> bool:
+    """Surely less than each, by the bounds alone."""
+    return all(share.middle + share.error < number.middle - number.error for number in numbers)

@@ -145,6 +145,8 @@ def _changed(draft: Draft, current: Queue, command: commands.UpsertQueue) -> Que
         height = max(len(below.chain) for below in tree.subtree(current.id)) - len(current.chain) + 1
         parent = _parent(draft, parent_path, height)
         parent_id = parent.id if parent else ""
+        if parent is not None:
+            _check_room(draft, current, parent)
     return replace(command.spec, id=old.id, name=name, parent=parent_id, revision=old.revision + 1)
 
 
@@ -159,6 +161,21 @@ def _parent(draft: Draft, path: str, height: int) -> Queue | None:
         have = f'queue "{path}" has jobs: only a queue without jobs can have queues below it'
         raise Rejected(Code.FAILED_PRECONDITION, "path", have, "Q1")
     return parent
+
+
+def _check_room(draft: Draft, moved: Queue, parent: Queue) -> None:
+    """What runs in the queue comes with it, so it must be within the limits above its new place (I3, rule Q4)."""
+    brought = draft.usage(moved)
+    for above in parent.chain:
+        if above in moved.chain:
+            continue  # it counts there already
+        used = draft.usage(above)
+        for resource, most in above.spec.limit:
+            total = used.get(resource, 0) + brought.get(resource, 0)
+            if brought.get(resource, 0) and total > most:
+                now, then = (resources.format_pair(resource, amount) for amount in (most, total))
+                have = f'queue "{above.path}" may use {now}; with what runs in "{moved.path}" it would use {then}'
+                raise Rejected(Code.FAILED_PRECONDITION, "new_path", f"{have}: raise its limit, or wait", "Q4")
 
 
 def check_all_guarantees(tree: QueueTree) -> None:

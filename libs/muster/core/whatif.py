@@ -29,7 +29,6 @@ from muster.core.model import Amounts, GroupPlacement, JobSpec
 from muster.core.preemption import Plan, Planner
 from muster.core.queue_changes import Difference, change_queues, differences
 from muster.core.queues import QueueTree
-from muster.core.resources import total
 from muster.core.standing import Flows, demand, startable
 from muster.core.state import CellState
 
@@ -191,5 +190,4 @@ def changed_tree(state: CellState, changes: commands.ChangeQueues, now_ms: int) 
 
 
 def _entitlements(state: CellState, tree: QueueTree, flows: Flows) -> dict[str, Amounts]:
-    asked = {leaf: total(demands) for leaf, demands in startable(state, tree, flows).items()}
-    return entitlements(tree, asked, state.nodes.capacity())
+    return entitlements(tree, startable(state, tree, flows), state.nodes.capacity())

@@ -24,8 +24,9 @@ from muster.runtime.streams import inbox_subject
 from muster.wire import errors, ids
 from muster.wire.jobs import JobReader, Origin
 from muster.wire.status import position as to_position
-from muster_admission.calls import Context, Refused, abort, invalid, status_of, unary, unbuilt_call, violations
+from muster_admission.calls import Context, Refused, abort, invalid, status_of, unary, unbuilt_call
 from muster_admission.cell import Cell, refused
+from muster_admission.checked import CheckedJobs, Violations
 from muster_admission.identity import Identity
 
 ITEM_PREFIX: Final = "jobs["
@@ -40,6 +41,7 @@ class SubmissionServicer:
         self._cell = cell
         self._identity = identity
         self._reader = JobReader()
+        self._checked = CheckedJobs()
 
     async def SubmitJobs(  # noqa: N802  # the names of the proto
         self, request: submission_pb2.SubmitJobsRequest, context: Context
@@ -76,7 +78,7 @@ class SubmissionServicer:
 
     async def _submit(self, request: submission_pb2.SubmitJobsRequest, user: str) -> tuple[Results, int]:
         """(one result per job, ledger sequence before any of them). Raises what refuses the batch as a whole."""
-        bad = _violations_by_job(request)
+        bad = _by_job(self._checked.violations(request))
         ledger_seq = self._cell.state.ledger_seq
         with self._cell.tracing.send_span(inbox_subject(self._cell.name), len(request.jobs)):
             origin = Origin(
@@ -230,11 +232,11 @@ class _Batch:
         return results
 
 
-def _violations_by_job(request: submission_pb2.SubmitJobsRequest) -> dict[int, list[tuple[str, str]]]:
+def _by_job(found: Violations) -> dict[int, Violations]:
     """Violations of single jobs, by index. Raises Refused for those of the request as a whole."""
-    by_job: dict[int, list[tuple[str, str]]] = defaultdict(list)
-    whole: list[tuple[str, str]] = []
-    for field, description in violations(request):
+    by_job: dict[int, Violations] = defaultdict(list)
+    whole: Violations = []
+    for field, description in found:
         if field.startswith(ITEM_PREFIX):
             by_job[int(field[len(ITEM_PREFIX) : field.index("]")])].append((field, description))
         else:

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from muster.core import transitions as tr
 from muster.core.commands import Entitlement, EntitlementsComputed
-from muster.core.entitlements import entitlements
+from muster.core.entitlements import EntitlementEngine
 from muster.core.model import Amounts, InboxPosition
 from muster.core.state import FIRST_POSITION, CellState
 from muster.runtime.follower import Follower
@@ -80,6 +80,7 @@ class FairShare:
         self._interval_s = interval_s
         self._metrics = metrics
         self._demand = DemandIndex()
+        self._engine = EntitlementEngine()
         self._changed = asyncio.Event()
         self._written: dict[str, Amounts] = {}  # in the inbox, not yet decided
         self._written_at: InboxPosition = FIRST_POSITION
@@ -120,7 +121,7 @@ class FairShare:
         """Entitlements that differ from what the state has, or will have once it consumed what was written."""
         if state.position > self._written_at:
             self._written.clear()
-        computed = entitlements(state.queues, self._demand.amounts(state), state.nodes.capacity())
+        computed = self._engine.entitlements(state.queues, self._demand.flows(state), state.nodes.capacity())
         known = {**state.entitled, **self._written}
         return {queue: amounts for queue, amounts in computed.items() if known.get(queue, ()) != amounts}
 

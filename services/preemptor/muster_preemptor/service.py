@@ -4,10 +4,10 @@
 
 The oldest open request says whose turn it is: by its number it belongs to one of the live replicas (`Members`), and
 that one answers it together with the others that are open. The planner counts each plan as committed before it makes
-the next, the answers go into the inbox together, and the replica waits until they are decided; only then is another request
-the oldest, perhaps with another replica's turn. So no two plans name the same victims, however many replicas there are,
-but for the moment in which one comes or goes, and then the leader takes the first (rule P6). That there is no plan is
-an answer too, so that the leader knows and backs off.
+the next, the answers go into the inbox together, and the replica waits until they are decided; only then is another
+request the oldest, perhaps with another replica's turn. So no two plans name the same victims, however many replicas
+there are, but for the moment in which one comes or goes, and then the leader takes the first (rule P6). That there is
+no plan is an answer too, so that the leader knows and backs off.
 """
 
 from __future__ import annotations

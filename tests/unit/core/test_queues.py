@@ -100,6 +100,24 @@ def test_a_move_takes_the_subtree_its_jobs_and_its_usage_along(world):
     assert tree.find("batch").usage == {}
 
 
+def test_a_queue_moves_only_where_what_runs_in_it_is_within_the_limits(world):
+    world.nodes(4)
+    world.queue("small", limit=(("cpu", 2000),))
+    for n in range(3):
+        world.submit(f"a{n}")
+    refusal = world.reject(world.queue("research", to="small/research"))
+    assert (refusal.code, refusal.field, refusal.rule) == ("FAILED_PRECONDITION", "new_path", "Q4")
+    assert refusal.message.startswith('queue "small" may use 2 cpu; with what runs in "research" it would use 3 cpu')
+    world.pods("a0", 3)
+    world.queue("research", to="small/research")
+    assert dict(world.state.queues.find("small").usage)["cpu"] == 2000
+    world.submit("z", queue="small/research")
+    assert world.job("z").state is JobState.QUEUED
+    world.queue("small", limit=(("cpu", 500),))  # a limit may be lowered: nothing new starts
+    world.queue("small/research", to="small/renamed")  # and what stays below it may move there
+    assert world.job("a1").state is JobState.PLACED
+
+
 def test_a_cycle_is_refused(world):
     world.queue("research/vision")
     refusal = world.reject(world.queue("research", to="research/vision/research"))

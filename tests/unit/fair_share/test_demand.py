@@ -5,7 +5,16 @@ from hypothesis import strategies as st
 
 from muster.core import apply, resources
 from muster.core import transitions as tr
-from muster.core.model import InboxPosition, JobSpec, QueueSpec, TaskGroup
+from muster.core.model import (
+    GroupPlacement,
+    InboxPosition,
+    JobSpec,
+    NodeSpec,
+    PodChange,
+    PodPhase,
+    QueueSpec,
+    TaskGroup,
+)
 from muster.core.state import CellState
 from muster_fair_share.demand import DemandIndex
 
@@ -19,8 +28,9 @@ def cell():
     return state
 
 
-def queued(job, queue="q1", cpu=1000, replicas=2, minimum=1):
-    tasks = (TaskGroup("main", replicas, minimum, (("cpu", cpu),)),)
+def queued(job, queue="q1", cpu=1000, replicas=2, *, minimum=1, gpu=0):
+    requests = (("cpu", cpu), ("nvidia.com/gpu", gpu)) if gpu else (("cpu", cpu),)
+    tasks = (TaskGroup("main", replicas, minimum, requests),)
     spec = JobSpec(id=job, namespace="n", name=job, queue=f"name-{queue}", tasks=tasks)
     return tr.JobQueued(spec, queue, InboxPosition(1, 0))
 
@@ -34,29 +44,54 @@ def follow(index, state, *transitions):
 def test_elastic_jobs_count_at_their_maximum_and_leave_when_they_end():
     state, index = cell(), DemandIndex()
     follow(index, state, queued("a"), queued("b", "q2", cpu=500))
-    assert index.amounts(state) == {"q1": (("cpu", 2000), ("pods", 2)), "q2": (("cpu", 1000), ("pods", 2))}
+    assert index.flows(state) == {
+        "q1": ((("cpu", 2000), ("pods", 2)),),
+        "q2": ((("cpu", 1000), ("pods", 2)),),
+    }
     follow(index, state, tr.JobCancelled("a", "CancelledByUser"))
-    assert index.amounts(state) == {"q2": (("cpu", 1000), ("pods", 2))}
+    assert index.flows(state) == {"q2": ((("cpu", 1000), ("pods", 2)),)}
 
 
 def test_a_job_that_comes_ends_and_is_forgotten_in_one_transaction_leaves_nothing():
     state, index = cell(), DemandIndex()
     follow(index, state, queued("a"), tr.JobCancelled("a", "CancelledByUser"), tr.JobForgotten("a"))
-    assert index.amounts(state) == {}
+    assert index.flows(state) == {}
 
 
 def test_a_stopped_queue_asks_only_for_what_it_has():
     state, index = cell(), DemandIndex()
-    follow(index, state, queued("a"), queued("b"), tr.QueueUpserted(QueueSpec("q1", "name-q1", "", 2, state="STOPPED")))
-    assert index.amounts(state) == {}
-    state.queues.charge("q1", (("cpu", 700),))
-    assert index.amounts(state) == {"q1": (("cpu", 700),)}
+    node = NodeSpec("main", "n-1", (("cpu", 8000), ("pods", 10)))
+    follow(index, state, tr.NodeUpserted(0, node), queued("a"), queued("b"))
+    follow(index, state, tr.QueueUpserted(QueueSpec("q1", "name-q1", "", 2, state="STOPPED")))
+    assert index.flows(state) == {}
+    follow(index, state, tr.JobPlaced("a", 1, (GroupPlacement(0, ((0, 2),)),)))
+    assert index.flows(state) == {"q1": ((("cpu", 2000), ("pods", 2)),)}
+    follow(index, state, tr.PodsChanged("a", 1, (PodChange(1, PodPhase.SUCCEEDED),)))
+    assert index.flows(state) == {"q1": ((("cpu", 1000), ("pods", 1)),)}
+
+
+def test_jobs_that_ask_for_other_resources_are_another_flow():  # rule F3
+    state, index = cell(), DemandIndex()
+    follow(index, state, queued("a"), queued("b", gpu=1000), queued("c", cpu=10))
+    with_gpu, cpu_only = index.flows(state)["q1"]
+    assert cpu_only == (("cpu", 2020), ("pods", 4))
+    assert with_gpu == (("cpu", 2000), ("nvidia.com/gpu", 2000), ("pods", 2))
+
+
+def test_a_leaf_in_which_nothing_changed_gives_the_same_object():
+    state, index = cell(), DemandIndex()
+    follow(index, state, queued("a"), queued("b", "q2"))
+    before = index.flows(state)
+    follow(index, state, queued("c", "q2"))
+    after = index.flows(state)
+    assert after["q1"] is before["q1"]
+    assert after["q2"] != before["q2"]
 
 
 def test_demand_of_a_moved_queue_moves_with_it():
     state, index = cell(), DemandIndex()
     follow(index, state, queued("a"), tr.QueueUpserted(QueueSpec("q1", "name-q1", "q3", 2)))
-    assert index.amounts(state) == {"q1": (("cpu", 2000), ("pods", 2))}
+    assert index.flows(state) == {"q1": ((("cpu", 2000), ("pods", 2)),)}
 
 
 @given(st.lists(st.tuples(st.sampled_from(QUEUES), st.integers(1, 3), st.booleans()), max_size=12), st.randoms())
@@ -64,7 +99,7 @@ def test_the_index_equals_a_walk_over_all_jobs(jobs, rng):
     state, index = cell(), DemandIndex()
     steps = []
     for number, (queue, replicas, ends) in enumerate(jobs):
-        steps.append(queued(f"{number}", queue, 100 * number + 1, replicas))
+        steps.append(queued(f"{number}", queue, 100 * number + 1, replicas, gpu=number % 2))
         if ends:
             steps.insert(
                 rng.randrange(steps.index(steps[-1]) + 1, len(steps) + 1), tr.JobFailed(f"{number}", "PodFailed")
@@ -73,8 +108,11 @@ def test_the_index_equals_a_walk_over_all_jobs(jobs, rng):
     walked = {}
     for job in state.jobs.values():
         if job.live:
-            walked[job.queue] = resources.add(walked.get(job.queue, ()), job.gang.full)
-    assert index.amounts(state) == walked
+            kinds = walked.setdefault(job.queue, {})
+            kind = tuple(resource for resource, _ in job.gang.full)
+            kinds[kind] = resources.add(kinds.get(kind, ()), job.gang.full)
+    expected = {queue: tuple(amounts for _, amounts in sorted(kinds.items())) for queue, kinds in walked.items()}
+    assert index.flows(state) == expected
     fresh = DemandIndex()
     fresh.load(state)
-    assert fresh.amounts(state) == walked
+    assert fresh.flows(state) == expected

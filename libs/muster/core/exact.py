@@ -1,0 +1,273 @@
+"""Exact numbers that are cheap as long as nobody asks closely.
+
+Entitlements are fractions whose numerators grow to thousands of digits when many kinds of jobs share. Hardly any of
+those digits ever decides anything. An `Exact` is known at once to about PRECISION_BITS (a middle and a bound on its
+error, both integers) and knows how to find out the rest: from the two numbers it was made of, or from a function. A
+comparison looks at the bounds; only when they overlap is the fraction itself worked out, and only of the numbers it
+depends on. So every comparison is right, and almost all are cheap.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Hashable, Iterable
+from fractions import Fraction
+from typing import Final
+
+PRECISION_BITS: Final = 192
+UNIT: Final = 1 << PRECISION_BITS  # the middle of 1
+
+NO_SYMBOL: Final = -1
+ALL_SYMBOLS: Final = 1 << 30  # a depth that none has
+
+Work = Callable[[Fraction, Fraction], Fraction]
+
+
+class Exact:
+    """An immutable rational number. `error` is in units of the last place of `middle`."""
+
+    __slots__ = ("_left", "_ratio", "_right", "_source", "_value", "_work", "depth", "error", "mark", "middle")
+
+    def __init__(self, numerator: int, denominator: int = 1) -> None:
+        """A ratio of integers, the lower one above zero."""
+        self.middle = (numerator << PRECISION_BITS) // denominator
+        self.error = 0 if denominator == 1 else 1
+        self.mark: Hashable = None
+        self.depth = NO_SYMBOL
+        self._value: Fraction | None = None
+        self._ratio: tuple[int, int] | None = (numerator, denominator)
+        self._work: Work = operator.add
+        self._left: Exact | None = None
+        self._right: Exact | None = None
+        self._source: Callable[[], Exact] | None = None
+
+    @staticmethod
+    def of(value: Fraction) -> Exact:
+        return Exact(value.numerator, value.denominator)
+
+    @staticmethod
+    def bounded(middle: int, error: int, source: Callable[[], Exact], mark: Hashable = None) -> Exact:
+        """A number known to be `middle` give or take `error`; `source` finds it out. Equal marks mean equal numbers."""
+        number = _made(operator.add, None, None, middle, error)
+        number._source = source
+        number.mark = mark
+        return number
+
+    @staticmethod
+    def symbol(middle: int, error: int, source: Callable[[], Exact], depth: int) -> Exact:
+        """The same, and one that others may be compared without: see `order`."""
+        number = Exact.bounded(middle, error, source)
+        number.depth = depth
+        return number
+
+    @property
+    def is_known(self) -> bool:
+        """Whether its value is at hand."""
+        return self._value is not None or self._ratio is not None
+
+    def __add__(self, other: Exact) -> Exact:
+        return _made(operator.add, self, other, self.middle + other.middle, self.error + other.error)
+
+    def __sub__(self, other: Exact) -> Exact:
+        return _made(operator.sub, self, other, self.middle - other.middle, self.error + other.error)
+
+    def __mul__(self, other: Exact) -> Exact:
+        a, b, error_a, error_b = self.middle, other.middle, self.error, other.error
+        error = ((abs(a) * error_b + abs(b) * error_a + error_a * error_b) >> PRECISION_BITS) + 2
+        return _made(operator.mul, self, other, (a * b) >> PRECISION_BITS, error)
+
+    def __truediv__(self, other: Exact) -> Exact:
+        """By a number above zero."""
+        a, b, error_b = self.middle, other.middle, other.error
+        least = b - error_b
+        if least <= 0:  # too close to zero for bounds
+            return Exact.of(self.value() / other.value())
+        middle = (a << PRECISION_BITS) // b
+        # |a/b - a'/b'| <= (|a' - a| + |a/b| * |b' - b|) / b'
+        error = ((self.error << PRECISION_BITS) + (abs(middle) + 1) * error_b) // least + 2
+        return _made(operator.truediv, self, other, middle, error)
+
+    def __lt__(self, other: Exact) -> bool:
+        return self.compare(other) < 0
+
+    def __le__(self, other: Exact) -> bool:
+        return self.compare(other) <= 0
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Exact) and self.compare(other) == 0
+
+    __hash__ = None  # type: ignore[assignment]  # equal numbers may look different until worked out
+
+    def __repr__(self) -> str:
+        return f"Exact({self.middle / UNIT:.6g})"
+
+    def compare(self, other: Exact) -> int:
+        """-1, 0 or 1."""
+        apart = self.middle - other.middle
+        error = self.error + other.error
+        if apart > error:
+            return 1
+        if apart < -error:
+            return -1
+        if _same(self, other):
+            return 0
+        known = _without_symbols(self, other, ALL_SYMBOLS)
+        if known is not None:
+            return known
+        difference = self.value() - other.value()
+        return (difference > 0) - (difference < 0)
+
+    def value(self) -> Fraction:
+        """The number itself."""
+        todo = [self]
+        while self._value is None:
+            number = todo[-1]
+            if number._value is not None:
+                todo.pop()
+            elif number._ratio is not None:
+                number._value = Fraction(*number._ratio)
+                todo.pop()
+            elif number._source is not None:
+                number._find_out()
+            else:
+                left, right = number._left, number._right
+                assert left is not None
+                assert right is not None
+                if left._value is None:
+                    todo.append(left)
+                elif right._value is None:
+                    todo.append(right)
+                else:
+                    number._value = number._work(left._value, right._value)
+                    number._left = number._right = None
+                    todo.pop()
+        return self._value
+
+    def _find_out(self) -> None:
+        """Replace the source by what it finds."""
+        assert self._source is not None
+        self._left, self._right, self._source = self._source(), ZERO, None
+
+    def floor(self) -> int:
+        """The greatest integer that is not above it."""
+        low = (self.middle - self.error) >> PRECISION_BITS
+        if low == (self.middle + self.error) >> PRECISION_BITS:
+            return low
+        value = self.value()
+        return value.numerator // value.denominator
+
+
+def greatest(numbers: Iterable[Exact]) -> Exact:
+    """The greatest of some; if several may be, which of them is not decided before it matters."""
+    best: Exact | None = None
+    for number in numbers:
+        if best is None:
+            best = number
+            continue
+        apart = number.middle - best.middle
+        error = number.error + best.error
+        if apart > error:
+            best = number
+        elif apart >= -error and number is not best:
+            best = _made(max, best, number, best.middle, abs(apart) + max(number.error, best.error))
+    assert best is not None
+    return best
+
+
+def _same(a: Exact, b: Exact, steps: int = 3) -> bool:
+    """Whether they are the same by the way they were made, seen a few steps deep. False says nothing."""
+    if a is b or (a.mark is not None and a.mark == b.mark):
+        return True
+    if a.is_known and b.is_known:
+        return a.value() == b.value()
+    if not steps or a._left is None or b._left is None or a._right is None or b._right is None:
+        return False
+    return a._work is b._work and _same(a._left, b._left, steps - 1) and _same(a._right, b._right, steps - 1)
+
+
+def order(a: Exact, b: Exact, depth: int) -> int:
+    """As `a.compare(b)`, tried first without finding out symbols of this depth and above: what is left of them when
+    the numbers are subtracted may be nothing, and they are the most work.
+    """
+    apart, error = a.middle - b.middle, a.error + b.error
+    if -error <= apart <= error and not _same(a, b):
+        known = _without_symbols(a, b, depth)
+        if known is not None:
+            return known
+    return a.compare(b)
+
+
+def _without_symbols(a: Exact, b: Exact, depth: int) -> int | None:
+    terms = _Terms(depth)
+    constant_a, symbols_a = terms.of(a)
+    constant_b, symbols_b = terms.of(b)
+    return (constant_a > constant_b) - (constant_a < constant_b) if symbols_a == symbols_b else None
+
+
+Form = tuple[Fraction, dict[int, Fraction]]  # a constant and a multiple of each symbol, by identity
+
+
+class _Terms:
+    """Numbers as sums of multiples of symbols."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._forms: dict[int, Form] = {}
+
+    def of(self, number: Exact) -> Form:
+        forms, todo = self._forms, [number]
+        while id(number) not in forms:
+            last = todo[-1]
+            if id(last) in forms:
+                todo.pop()
+            elif last.is_known:
+                forms[id(last)] = (last.value(), {})
+            elif 0 <= last.depth <= self._depth:
+                forms[id(last)] = (Fraction(0), {id(last): Fraction(1)})
+            elif last._source is not None:
+                last._find_out()
+            else:
+                left, right = last._left, last._right
+                assert left is not None
+                assert right is not None
+                missing = [part for part in (left, right) if id(part) not in forms]
+                if missing:
+                    todo += missing
+                else:
+                    forms[id(last)] = _worked(last, forms[id(left)], forms[id(right)])
+        return forms[id(number)]
+
+
+def _worked(number: Exact, left: Form, right: Form) -> Form:
+    work = number._work
+    (a, of_a), (b, of_b) = left, right
+    if work is operator.add or work is operator.sub:
+        sums = dict(of_a)
+        for symbol, factor in of_b.items():
+            sums[symbol] = work(sums.get(symbol, Fraction(0)), factor)
+        return work(a, b), {symbol: factor for symbol, factor in sums.items() if factor}
+    if not of_b and work in (operator.mul, operator.truediv):
+        return work(a, b), {symbol: work(factor, b) for symbol, factor in of_a.items() if b}
+    if not of_a and work is operator.mul:
+        return a * b, {symbol: a * factor for symbol, factor in of_b.items() if a}
+    if not of_a and not of_b:
+        return work(a, b), {}
+    return Fraction(0), {id(number): Fraction(1)}  # it stands for itself
+
+
+def _made(work: Work, left: Exact | None, right: Exact | None, middle: int, error: int) -> Exact:
+    number = Exact.__new__(Exact)
+    number._value = number._ratio = None
+    number.middle = middle
+    number.error = error
+    number.mark = None
+    number.depth = NO_SYMBOL
+    number._work = work
+    number._left = left
+    number._right = right
+    number._source = None
+    return number
+
+
+ZERO: Final = Exact(0)
+ONE: Final = Exact(1)

@@ -1,0 +1,258 @@
+"""The tree of queues as numbers: what entitlements are computed from (rules F1-F3).
+
+    QueueTree, demand by leaf and resource set, capacity  ->  Tree of Node and Flow
+
+A `Flow` is what one leaf asks for with one set of resources (F3): a queue with GPU jobs and CPU-only jobs is two flows,
+so an exhausted GPU stops only the first. Resources are indices into `Tree.resources`, which has those with capacity; a
+flow that asks for anything else can get nothing and is left out. *Shares* are fractions of a resource's capacity. A
+flow is raised along its `direction`, its demand scaled to dominant share 1, so how far it has come is one number, its
+`share`, from 0 to `full`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from operator import add
+
+from muster.core.exact import ONE, PRECISION_BITS, UNIT, ZERO, Exact
+from muster.core.model import Amounts
+from muster.core.queues import Queue, QueueTree
+
+FlowDemand = Sequence[Amounts]  # of one leaf: one for each set of requested resources
+
+
+class Flow:
+    """The jobs of a leaf that ask for the same resources, as one divisible thing."""
+
+    __slots__ = (
+        "_capacity",
+        "_direction",
+        "asked",
+        "demand",
+        "dominant",
+        "full",
+        "is_gone",
+        "is_open",
+        "main",
+        "needs",
+        "parts",
+        "share",
+    )
+
+    def __init__(self, demand: Sequence[tuple[int, int]], capacity: Sequence[int]) -> None:
+        self.demand = demand  # (resource, amount > 0)
+        self.asked = dict(demand)
+        self._capacity = capacity
+        main, most = demand[0]
+        below = capacity[main]
+        for r, amount in demand:
+            if amount * below > most * capacity[r]:
+                main, most, below = r, amount, capacity[r]
+        self.main = (most, below)  # amount and capacity of a resource of which it asks for the largest share
+        self.full = Exact(most, below)  # dominant share of the whole demand
+        needs = dominant = 0
+        parts = []
+        for r, amount in demand:
+            given, scaled = most * capacity[r], amount * below
+            needs |= 1 << r
+            if scaled == given:
+                dominant |= 1 << r
+                parts.append((r, UNIT))
+            else:
+                parts.append((r, (scaled << PRECISION_BITS) // given))
+        self.needs = needs  # a bit for each resource
+        self.dominant = dominant  # a bit for each that has the largest share
+        self.parts = tuple(parts)  # the direction, as middles of `exact`
+        self._direction: dict[int, Exact] | None = None
+        self.share = ZERO
+        self.is_open = False  # whether the present filling may raise it
+        self.is_gone = False  # replaced by another
+
+    @property
+    def direction(self) -> dict[int, Exact]:
+        """The demand scaled to dominant share 1, by resource."""
+        if self._direction is None:
+            most, below = self.main
+            capacity = self._capacity
+            self._direction = {
+                r: ONE if self.dominant >> r & 1 else Exact(amount * below, most * capacity[r])
+                for r, amount in self.demand
+            }
+        return self._direction
+
+
+class Node:
+    """A queue of the tree; the one above all roots has the id ""."""
+
+    __slots__ = (
+        "below",
+        "children",
+        "demand",
+        "depth",
+        "flows",
+        "guaranteed",
+        "id",
+        "lending",
+        "limit",
+        "name",
+        "parent",
+        "pressing",
+        "weight",
+    )
+
+    def __init__(self, queue: str, name: str, weight: int, parent: Node | None) -> None:
+        self.id = queue
+        self.name = name
+        self.weight = weight
+        self.parent = parent
+        self.depth: int = parent.depth + 1 if parent is not None else 0
+        self.children: list[Node] = []  # by name
+        self.flows: list[Flow] = []  # its own: of a leaf
+        self.below: list[Flow] = []  # of the whole subtree, depth first
+        self.guaranteed: dict[int, int] = {}  # > 0
+        self.limit: dict[int, int] = {}
+        self.lending: dict[int, int] = {}
+        self.demand: list[int] = []  # of all flows below, by resource
+        self.pressing: dict[int, Exact] = {}  # the limits that are below the demand, as shares
+
+    def below_needing(self, resource: int) -> list[Flow]:
+        return [flow for flow in self.below if flow.needs >> resource & 1]
+
+    def path(self) -> Iterator[Node]:
+        """From here up to the root."""
+        node: Node | None = self
+        while node is not None:
+            yield node
+            node = node.parent
+
+
+class Tree:
+    """All of it. Parents come before their children in `nodes`, siblings by name."""
+
+    def __init__(self, queues: QueueTree, demand: Mapping[str, FlowDemand], capacity: Amounts) -> None:
+        self.resources = [resource for resource, amount in capacity if amount > 0]
+        self.capacity = [amount for _, amount in capacity if amount > 0]
+        self.index = {resource: r for r, resource in enumerate(self.resources)}
+        self._witnesses: dict[tuple[int, int], Flow | None] = {}  # of `_covered`
+        self.root = Node("", "", 1, None)
+        self.nodes = [self.root]
+        self.by_id = {"": self.root}
+        for queue in queues.subtree():
+            self._add(queue, demand.get(queue.id, ()))
+        for node in reversed(self.nodes):
+            self._derive(node)
+
+    def change(self, queue: str, demand: FlowDemand) -> bool:
+        """A leaf asks for something else. Returns whether the number of its flows is another."""
+        leaf = self.by_id[queue]
+        before = leaf.flows
+        leaf.flows = self.flows_of(demand)
+        for node in leaf.path():
+            self._derive(node)
+        for flow in before:
+            flow.is_gone = True
+        for (first, second), witness in self._witnesses.items():
+            if witness is None:
+                self._witnesses[first, second] = self._less_of(leaf.flows, first, second)
+        return len(leaf.flows) != len(before)
+
+    def indexed(self, amounts: Amounts) -> dict[int, int]:
+        """By resource index; without those that have no capacity."""
+        return {self.index[resource]: amount for resource, amount in amounts if resource in self.index}
+
+    def flows_of(self, demand: FlowDemand) -> list[Flow]:
+        """The flows of a leaf that can get anything."""
+        index, flows = self.index, []
+        for amounts in demand:
+            try:
+                asked = [(index[resource], amount) for resource, amount in amounts if amount > 0]
+            except KeyError:  # it asks for something that there is not
+                continue
+            if asked:
+                flows.append(Flow(asked, self.capacity))
+        return flows
+
+    def essential(self, flows: Sequence[Flow], limits: dict[int, Exact]) -> dict[int, Exact]:
+        """Without the limits that are reached, if ever, together with another one that stops the same flows."""
+        if len(limits) < 2:
+            return limits
+        kept = dict(limits)
+        for r, limit in limits.items():
+            if any(q != r and other <= limit and self._less_of(flows, q, r) is None for q, other in kept.items()):
+                del kept[r]
+        return kept
+
+    def counted(self) -> int:
+        """A bit for each resource but those of which every flow needs at most as large a share as of another.
+
+        Those are never dominant. Where one is limited it counts.
+        """
+        bits = (1 << len(self.resources)) - 1
+        limited = 0
+        for node in self.nodes:
+            for r in node.pressing:
+                limited |= 1 << r
+        for r in range(len(self.resources)):
+            if not limited >> r & 1 and any(
+                q != r and bits >> q & 1 and self._covered(q, r) for q in range(len(self.resources))
+            ):
+                bits &= ~(1 << r)
+        return bits
+
+    def _covered(self, first: int, second: int) -> bool:
+        """Whether all flows of the tree need at least as large a share of the first as of the second."""
+        pair = (first, second)
+        witness = self._witnesses.get(pair)
+        if witness is not None and not witness.is_gone:
+            return False
+        if witness is not None or pair not in self._witnesses:
+            self._witnesses[pair] = self._less_of(self.root.below, first, second)
+        return self._witnesses[pair] is None
+
+    def _less_of(self, flows: Sequence[Flow], first: int, second: int) -> Flow | None:
+        """A flow that needs a smaller share of the first resource than of the second."""
+        of_first, of_second = self.capacity[first], self.capacity[second]
+        for flow in flows:
+            amount = flow.asked.get(second)
+            if amount is not None and flow.asked.get(first, 0) * of_second < amount * of_first:
+                return flow
+        return None
+
+    def always_equal(self, flows: Sequence[Flow], first: int, second: int) -> bool:
+        """Whether every flow needs equal shares of both."""
+        return self._less_of(flows, first, second) is None and self._less_of(flows, second, first) is None
+
+    def _add(self, queue: Queue, demand: FlowDemand) -> None:
+        spec = queue.spec
+        parent = self.by_id[spec.parent]
+        node = Node(spec.id, spec.name, spec.weight, parent)
+        if spec.limit:
+            node.limit = self.indexed(spec.limit)
+        if spec.lending_limit:
+            node.lending = self.indexed(spec.lending_limit)
+        if spec.guaranteed:
+            node.guaranteed = {r: amount for r, amount in self.indexed(spec.guaranteed).items() if amount > 0}
+        if demand and not queue.children:
+            node.flows = self.flows_of(demand)
+        parent.children.append(node)
+        self.nodes.append(node)
+        self.by_id[spec.id] = node
+
+    def _derive(self, node: Node) -> None:
+        """What follows from the flows and from what is right already below."""
+        sums = [0] * len(self.resources)
+        if node.children:
+            node.below = []
+            for child in node.children:
+                if child.below:
+                    node.below += child.below
+                    sums = list(map(add, sums, child.demand))
+        else:
+            node.below = node.flows
+            for flow in node.flows:
+                for r, amount in flow.demand:
+                    sums[r] += amount
+        if node.limit:
+            pressing = {r: Exact(a, self.capacity[r]) for r, a in node.limit.items() if sums[r] > a}
+            node.pressing = self.essential(node.below, pressing)
+        node.demand = sums

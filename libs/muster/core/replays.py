@@ -1,0 +1,77 @@
+"""Parts of a filling again, in exact numbers, when somebody asks more closely than `bounded_filling` can answer.
+
+What happened inside a queue follows from what it began with and from when it was told that a resource is exhausted
+above it. Those levels stay open as long as possible: two siblings that were stopped at the same level are compared
+without knowing it (`exact.order`), by replaying only what is below them. Asked for the level itself, the group above
+is replayed, in the end everything.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from muster.core import filling
+from muster.core.exact import ZERO, Exact
+from muster.core.filling import Levels, Limits, Used
+from muster.core.flows import Flow, Node
+
+LOCAL: Final = 1 << 20
+
+
+class Stop(NamedTuple):
+    """A group is told that a resource is exhausted somewhere above."""
+
+    resource: int
+    level: Exact | None  # of its siblings; None: nothing of it has been raised
+    weight: int
+    begin: Exact  # the share it began with
+
+
+class Again:
+    """One filling: how it began, and what came from above to whom."""
+
+    def __init__(self, top: Node, limits: Limits, used: Used, resources: int) -> None:
+        self.stops: dict[str, list[Stop]] = {}
+        self._top = top
+        self._limits = limits
+        self._used = used
+        self._resources = resources
+        self._begin = {id(flow): (flow.share, flow.is_open) for flow in top.below}
+        self._replayed: dict[str, tuple[Levels, dict[int, Exact]]] = {}
+
+    def settle(self) -> None:
+        """Give every flow its exact share."""
+        self.stops.clear()
+        _, shares = self._replay(self._top)
+        for flow in self._top.below:
+            flow.share = shares[id(flow)]
+
+    def depth(self, node: Node) -> int:
+        """Of the levels of a queue as symbols: those of a part of the tree are found out without the rest."""
+        return node.depth if self._top.parent is None else node.depth + LOCAL
+
+    def level(self, node: Node, resource: int) -> Exact:
+        """The level of a group when it was told to freeze what needs the resource."""
+        return self._replay(node)[0][node.id, resource]
+
+    def _replay(self, node: Node) -> tuple[Levels, dict[int, Exact]]:
+        if node.id not in self._replayed:
+            now = [(flow, flow.share, flow.is_open) for flow in node.below]
+            for flow in node.below:
+                flow.share, flow.is_open = self._begin[id(flow)]
+            limits = self._limits if node is self._top else node.pressing
+            stops = [(stop.resource, _clock(stop)) for stop in self.stops.get(node.id, ())]
+            levels = filling.raise_all(node, limits, self._used, self._resources, stops)
+            self._replayed[node.id] = (levels, {id(flow): flow.share for flow in node.below})
+            _restore(now)
+        return self._replayed[node.id]
+
+
+def _clock(stop: Stop) -> Exact:
+    """How far a group was raised."""
+    return ZERO if stop.level is None else Exact(stop.weight) * stop.level - stop.begin
+
+
+def _restore(states: list[tuple[Flow, Exact, bool]]) -> None:
+    for flow, share, is_open in states:
+        flow.share, flow.is_open = share, is_open

@@ -1,0 +1,65 @@
+"""The declared rules of a submission, checked once for jobs that differ in nothing but their name.
+
+Checking a job against the rules of its proto costs as much as everything else that admission does with it, and a batch
+is mostly the same job many times. So what was found good is remembered by its bytes without the name. A name that the
+core takes breaks no declared rule (tests hold both against each other); anything not known is checked in full.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from muster.api.v1 import job_pb2, submission_pb2
+from muster.core.limits import NAME_CHARS_MAX
+from muster.core.submission import NAME
+from muster_admission.calls import violations
+
+JOBS_MAX: Final = 1000  # in a request, by its declared rule
+REMEMBERED_MAX: Final = 4096
+REMEMBERED_BYTES_MAX: Final = 4096  # of one job
+
+Violations = list[tuple[str, str]]
+
+
+class CheckedJobs:
+    """One per process."""
+
+    def __init__(self) -> None:
+        self._good: OrderedDict[bytes, None] = OrderedDict()
+
+    def violations(self, request: submission_pb2.SubmitJobsRequest) -> Violations:
+        """What breaks the declared rules: (field path, description)."""
+        if 0 < len(request.jobs) <= JOBS_MAX and self._knows(request.jobs):
+            rest = submission_pb2.SubmitJobsRequest(
+                request_id=request.request_id, jobs=request.jobs[:1], dry_run=request.dry_run, wait=request.wait
+            )
+            return violations(rest)
+        found = violations(request)
+        if not found:
+            self._remember(request.jobs)
+        return found
+
+    def _knows(self, jobs: Sequence[job_pb2.JobSpec]) -> bool:
+        for job in jobs:
+            name = job.name
+            if len(name) > NAME_CHARS_MAX or NAME.fullmatch(name) is None or _without_name(job) not in self._good:
+                return False
+        return True
+
+    def _remember(self, jobs: Sequence[job_pb2.JobSpec]) -> None:
+        for job in jobs:
+            key = _without_name(job)
+            if len(key) <= REMEMBERED_BYTES_MAX:
+                self._good[key] = None
+        while len(self._good) > REMEMBERED_MAX:
+            self._good.popitem(last=False)
+
+
+def _without_name(job: job_pb2.JobSpec) -> bytes:
+    name = job.name
+    job.ClearField("name")  # a copy would cost more than the rest
+    data = job.SerializeToString()
+    job.name = name
+    return data
