@@ -35,6 +35,7 @@ from muster.wire import codec
 
 SLICE_S: Final = 0.02
 RELOAD_PAUSE_S: Final = 1.0
+LOAD_TRIES: Final = 5
 
 OnTransaction = Callable[[tr.Transaction, int], None]
 OnReload = Callable[[CellState], None]
@@ -176,7 +177,18 @@ class Follower:
                 self._ready_at_seq = (await self.ledger.info()).last_seq
 
     async def _load(self) -> None:
-        """The newest snapshot that can be read and that the ledger goes on from; else the beginning."""
+        """The newest snapshot that can be read and that the ledger goes on from; else the beginning.
+
+        While a slow reader is at it, newer snapshots may be written and the ledger trimmed up to them: look again."""
+        for _ in range(LOAD_TRIES):
+            if await self._load_once():
+                return
+            await self._clock.sleep(RELOAD_PAUSE_S)
+        first_seq = (await self.ledger.info()).first_seq
+        raise LedgerBroken(f"the ledger begins at {first_seq} and no snapshot reaches it from {self.tail_seq}")
+
+    async def _load_once(self) -> bool:
+        """Whether the ledger goes on from the state that this replica has now."""
         for info in await self.snapshots.listed():
             if info.ledger_seq <= self.tail_seq and self.tail_seq > 0:
                 break  # no newer than what we have
@@ -190,10 +202,8 @@ class Follower:
             if ledger.first_seq > info.ledger_seq + 1:
                 break  # older ones are even further away
             self._replace(state, info.ledger_seq)
-            return
-        first_seq = (await self.ledger.info()).first_seq
-        if first_seq > self.tail_seq + 1:
-            raise LedgerBroken(f"the ledger begins at {first_seq} and no snapshot reaches it from {self.tail_seq}")
+            return True
+        return (await self.ledger.info()).first_seq <= self.tail_seq + 1
 
     async def _read_snapshot(self, info: SnapshotInfo) -> CellState:
         parts: list[bytes] = []
