@@ -45,7 +45,7 @@ CELL = "main"
 EXPECTED_ENDS = (Deposed, ConnectionClosed, ClockSkewed, Poisoned)
 RESTART_S = 0.5
 SNAPSHOT_EVERY = 60  # transactions: often, so that loading, verifying and trimming happen in every run
-RETENTION_MS = 5_000
+RETENTION_MS = 20_000  # more than a stalled message takes: the witness must see everything
 
 
 class Process:
