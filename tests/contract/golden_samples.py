@@ -124,6 +124,7 @@ ITEMS: Final = (
     c.PlacementRejected("sim-a", ID, 2, 1, "Invalid", "no"),
     c.EntitlementsComputed(9, (c.Entitlement("q7", (("cpu", 5),)),)),
     c.PreemptionPlanned(ID, 4, ((OTHER, 2),), PLACEMENT, 9),
+    c.PreemptionPlanned(ID, 4, (), PLACEMENT, 9, ((OTHER, 2, (1, 3)),), 99, "why"),
 )
 TRANSITIONS: Final = (
     tr.LeaderElected(3, "qm-1"),
@@ -168,6 +169,8 @@ TRANSITIONS: Final = (
             min_runtime_ms=60_000,
         )
     ),
+    tr.HoldMade(ID, PLACEMENT, ((OTHER, 2),), 99, ((OTHER, 3, (1, 3)),)),
+    tr.PreemptionAnswered(ID, 4, "overtaken", 1000, True),
 )
 HEADER: Final = tr.Header(1, "3-17", 16, 3, 1_700_000_000_000, InboxPosition(5, 0), POSITION, 1000, 12)
 HOLD: Final = Hold(ID, PLACEMENT, ((OTHER, 2),), 99)

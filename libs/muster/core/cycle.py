@@ -82,10 +82,12 @@ def _heads(draft: Draft, *, full: bool) -> Iterator[Head]:
 
 def _next_in(draft: Draft, found: PendingClass, index: int, number: int) -> Head | None:
     """The first job of the class from `index` on that is still to be looked at."""
-    for at in range(index, len(found.keys)):
-        job = draft.job(found.keys[at][2])
+    keys = found.keys
+    for at in range(index, len(keys)):
+        key = keys[at]
+        job = draft.changed.get(key[2]) or draft.state.jobs.get(key[2])
         if job is not None and job.state is JobState.QUEUED and job.not_before_ms <= draft.now_ms:
-            return Head(found.keys[at], number, job, job.gang.minimum_map, (found, at))
+            return Head(key, number, job, job.gang.minimum_map, (found, at))
     return None
 
 
@@ -127,7 +129,7 @@ class _Pass:
                 self.later.append(head)
                 turns.replace(None)
                 continue
-            done = self._run_of_equals(turns, head, entitled=entitled)
+            done = self._run_of_equals(turns, head, entitled=entitled) if turns.alone else 0
             if done and head.source is not None:
                 turns.replace(self._after(head.source, done))
                 continue
@@ -148,7 +150,7 @@ class _Pass:
         draft, job_id = self.draft, job.spec.id
         if job_id in self.seen:
             return True
-        draft.spend(1)
+        draft.work += 1
         self.worked = True
         queue = draft.tree.by_id[job.queue]
         if not queue.starts_jobs:
@@ -224,9 +226,9 @@ class _Pass:
             return []  # a hold, members or protection: each is checked by itself
         queue = self.draft.tree.by_id[first.queue]
         limit = turns.room()
-        if limit is False or not queue.starts_jobs or self.draft.tree.lending or first.spec.id in self.draft.holds:
+        if not queue.starts_jobs or self.draft.tree.lending or first.spec.id in self.draft.holds:
             return []
-        end = len(found.keys) if limit is None or limit is True else bisect_left(found.keys, limit, lo=index)
+        end = len(found.keys) if limit is None else bisect_left(found.keys, limit, lo=index)
         jobs = [first]
         for key in found.keys[index + 1 : min(end, index + RUN_MAX)]:
             job = self.draft.job(key[2])

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from muster.core import transitions as tr
 from muster.core.draft import Draft
 from muster.core.due import timer_is_spent
+from muster.core.gangs import GangShape
 from muster.core.jobs import Job, may_grow
 from muster.core.model import GroupPlacement
 from muster.core.room import Room
@@ -39,6 +40,7 @@ class Growth:
                 self._jobs[job_id] = None
         self._full: dict[tuple[str, int], None] = {}  # (job, group) that cannot grow in this pass
         self._added: dict[str, dict[int, list[tuple[int, bytes]]]] = {}  # job -> group -> (node, devices)
+        self._nowhere: dict[tuple[GangShape, int, str, tuple[int, ...]], None] = {}  # what fits nowhere any more
         self.blocked: list[str] = []
         self.worked = False
 
@@ -102,11 +104,15 @@ class Growth:
         if not room.allows(job, dict(gang.per_pod[group]), entitled=entitled, starts=False):
             return False
         cluster = draft.state.nodes.spec(job.placement[0].runs[0][0]).cluster
+        tried = (gang.shape, group, cluster, job.suspects)
+        if tried in self._nowhere:
+            return False
         one = (gang.one_more[group],)
         placed = draft.overlay.place_gang(one, cluster_mask=(cluster,), suspects=job.suspects)
         if placed is None and job.suspects:  # where it failed before comes last, as for starts
             placed = draft.overlay.place_gang(one, cluster_mask=(cluster,))
         if placed is None:
+            self._nowhere[tried] = None  # nothing becomes free within a pass
             return False
         ((node, _),) = placed[0].runs
         self._added.setdefault(job.spec.id, {}).setdefault(group, []).append((node, placed[0].devices))

@@ -57,9 +57,9 @@ class Room:
         if not own:
             return False
         used = self._draft.usages.committed(queue)
-        only_pods = len(job.gang.minimum) == 1
-        for resource, _ in job.gang.minimum:
-            if used.get(resource, 0) < own.get(resource, 0) and (resource != PODS or only_pods):
+        minimum = job.gang.minimum
+        for resource, _ in minimum:
+            if used.get(resource, 0) < own.get(resource, 0) and (resource != PODS or len(minimum) == 1):
                 return True
         return False
 
