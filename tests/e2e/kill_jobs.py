@@ -26,12 +26,13 @@ QUEUES = {
     "serve": {GPU: "40"},
     "batch": {"cpu": "200"},
     "urgent": {GPU: "4"},
-    "crowd": {"cpu": "1"},
+    "crowd": {},
 }
 SUCCEEDED, FAILED, CANCELLED = "Succeeded", "Failed", "Cancelled"
 FOR_EVER_S = 3_600.0  # runs until it is cancelled
 BATCH_MAX = 12
-CROWD_JOBS = 500
+CROWD_JOBS = 300
+CROWD_PODS = 16  # one on each node
 AGAIN_SHARE = 0.15  # of the acknowledged batches are sent once more
 AGAIN_AFTER_S = (0.5, 20.0)
 RETRY_S = 0.2
@@ -87,10 +88,14 @@ def _job(rng: Random, number: int, at: float, urgent: bool) -> Planned:
 
 
 def crowd(number: int) -> list[Planned]:
-    """Many jobs of which one fits; all are to be cancelled. What a leader decides in one step takes long then."""
-    task = TraceTask("main", 1, 1_000, GIB)
-    made = [TraceJob(f"crowd-{number}-{i:03d}", "crowd", 0.0, FOR_EVER_S, (task,)) for i in range(CROWD_JOBS)]
-    return [Planned(job_spec(job.name, job, ROOT), 0.0, job.pods, CANCELLED) for job in made]
+    """Gangs as large as the cluster, no two alike, so that a leader has much to look at before it knows that none fits
+    while anything runs; all are to be cancelled."""
+    jobs = []
+    for i in range(CROWD_JOBS):
+        task = TraceTask("worker", CROWD_PODS, 1_000 + i, GIB, 8_000)
+        made = TraceJob(f"crowd-{number}-{i:03d}", "crowd", 0.0, FOR_EVER_S, (task,))
+        jobs.append(Planned(job_spec(made.name, made, ROOT), 0.0, made.pods, CANCELLED))
+    return jobs
 
 
 async def make_queues(client: Client) -> None:

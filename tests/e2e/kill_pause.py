@@ -23,7 +23,7 @@ from muster.runtime.streams import inbox_spec
 PAUSE_S = 5.0
 TAKEOVER_TIMEOUT_S = 30.0
 CATCH_TIMEOUT_S = 6.0
-LONG_S = 0.005  # what computes for so long without a pause is a decision
+LONG_S = 0.01  # what computes for so long without a pause is a decision
 BETWEEN_STOPS_S = (0.002, 0.008)
 TAIL_S = 0.03  # what is committed is seen by a reader of the ledger after so long
 IN_USER_CODE = ("-1", "running")  # what /proc says of a process that was not stopped in a system call

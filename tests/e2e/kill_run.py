@@ -35,7 +35,7 @@ CALL_TIMEOUT_S = 2.0  # then the client sends it again
 WATCH_TIMEOUT_S = 120.0
 SYNC_TIMEOUT_S = 60.0
 TAKEOVER_TIMEOUT_S = 30.0
-PAUSES_MAX = 5  # until one ended by a refused commit and not by a look at the lease
+PAUSES_MAX = 6  # until one ended by a refused commit and not by a look at the lease
 SETTLE_TIMEOUT_S = 60.0
 READ_TIMEOUT_S = 60.0
 

@@ -75,6 +75,8 @@ class _Builder:
         group = Group(self._record, node, self._resources, [*members, *weightless])
         if limits:
             group.limit(limits, self._used.get(node.id) or [ZERO] * self._resources)
+        elif node.flows and all(flow.share is ZERO for flow in node.flows):
+            group.story = [flow.kind for flow in node.flows if flow.is_open]
         group.begin(members, weightless)
         return group
 

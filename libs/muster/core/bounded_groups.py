@@ -16,7 +16,7 @@ Where the bounds come from, for one group (weights are integers, so an active gr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from heapq import heapify, heappop, heapreplace
 from itertools import count
 from typing import Final
@@ -47,18 +47,22 @@ class Record:
         self.filled: Filled = {}
         self._again = again
         self._marks: Iterator[int] = count(1)
+        self._names: dict[Hashable, int] = {}
 
     def met(self, member: Member) -> None:
         """A flow has come where it stops by itself."""
         assert member.flow is not None
         self.reached.append((member.flow, member.goal))
 
-    def level(self, node: Node, resource: int, level: int, error: int) -> Exact:
-        """The level at which a resource is exhausted in a group."""
+    def level(self, node: Node, resource: int, bounds: tuple[int, int], story: Hashable) -> Exact:
+        """The level at which a resource is exhausted in a group. Levels with the same story are the same."""
         again = self._again
-        number = Exact.symbol(level, error, lambda: again.level(node, resource), again.depth(node))
-        number.mark = (again, next(self._marks))
-        return number
+        sources = (lambda: again.level(node, resource), lambda: again.whole_level(node, resource))
+        if story is None:
+            name = next(self._marks)
+        else:
+            name = self._names.get(story) or self._names.setdefault(story, next(self._marks))
+        return Exact.symbol(bounds, sources, again.depth(node), (again, name))
 
     def stopped(self, member: Member, level: Exact | None) -> None:
         """A flow is frozen at a level of its siblings (None: nothing of it has been raised)."""
@@ -148,6 +152,7 @@ class Group:
         "next_clock",
         "next_error",
         "node",
+        "story",
     )
 
     def __init__(self, record: Record, node: Node, resources: int, members: Sequence[Member]) -> None:
@@ -168,6 +173,7 @@ class Group:
         self._lead = NOBODY  # the resource that has been dominant all the time
         self.next_clock = self.next_error = self._next_level_error = 0
         self.needs = 0  # bits of the resources needed here
+        self.story: list[Hashable] | None = None  # of a leaf that had nothing: whatever decides its level
         self._weights = self._slack = self._drift = 0
         for member in members:
             weight, group = member.weight, member.group
@@ -205,7 +211,7 @@ class Group:
             exhausted = self._exhausted
             self.advance(self.next_clock, self.next_error)
             self._record.filled[self.node.id, exhausted] = self._given[exhausted]
-            self.freeze(exhausted)
+            self.freeze(exhausted, None, 0)
             return
         heap = self._heap
         level, number = heap[0]
@@ -224,6 +230,8 @@ class Group:
             if group is None:
                 self._record.met(member)
                 ends = True
+                if self.story is not None:
+                    self.story.append((number, member.flow.main))  # type: ignore[union-attr]
             else:
                 group.step()
                 ends = not group._members
@@ -250,10 +258,14 @@ class Group:
         self._latest = level + level_error
         self._has_moved = True
 
-    def freeze(self, resource: int) -> None:
-        """Freeze every flow that needs the resource."""
+    def freeze(self, resource: int, above: Exact | None, weight: int) -> None:
+        """Freeze every flow that needs the resource. `above`: the level of the siblings where that comes from."""
         bit, error = 1 << resource, self._level_error
-        reached = self._record.level(self.node, resource, self._level, error) if self._has_moved else None
+        reached: Exact | None = None
+        if self._has_moved:
+            reached = self._record.level(self.node, resource, (self._level, error), self._told(resource, above, weight))
+        elif self.story is not None:
+            self.story.append(resource)
         for members in (self._members, self._weightless):
             for member in list(members.values()):
                 group, flow = member.group, member.flow
@@ -272,7 +284,7 @@ class Group:
                     clock = member.weight * (self._level - member.since)
                     group.advance(clock, member.weight * (error + member.error) + 1)
                 lead = group._lead
-                group.freeze(resource)
+                group.freeze(resource, reached if member.is_active else None, member.weight)
                 self._record.stopped_group(member, resource, reached, lead)
                 if not group._members:
                     del members[member.number]
@@ -282,6 +294,14 @@ class Group:
         self._drift += 2 * self._weights * (error + 1)
         self._line_up()
         self._settle()
+
+    def _told(self, resource: int, above: Exact | None, weight: int) -> Hashable:
+        """The story up to here: what decides the level. None: it is not known to be anybody else's, too."""
+        if self.story is None or above is None:
+            self.story = None
+            return None
+        self.story.append((resource, above.mark, weight))
+        return tuple(self.story)
 
     def _start(self, members: dict[int, Member]) -> None:
         """A level of their own for the members."""

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from muster.core import bounded_filling
+from muster.core import bounded_filling, uniform_filling
+from muster.core.bounded_groups import Filled
 from muster.core.exact import ONE, Exact
 from muster.core.filling import use
 from muster.core.flows import Flow, FlowDemand, Node, Tree
@@ -83,11 +84,7 @@ class EntitlementEngine:
         for r, capacity in enumerate(tree.capacity):
             if tree.root.demand[r] > capacity - kept[r]:
                 limits[r] = ONE - min(Exact(kept[r], capacity), ONE - used[r]) if kept[r] else ONE
-        for flow in tree.root.below:
-            flow.is_open = True
-        limits = tree.essential(tree.root.below, limits)
-        counted = tree.counted() | sum(1 << r for r in limits)
-        filled = bounded_filling.fill(tree.root, limits, len(tree.resources), counted)
+        filled = self._filled(tree, limits)
         whole = rounded(tree, filled)
         names = tree.resources
         return {
@@ -95,6 +92,19 @@ class EntitlementEngine:
             for node in tree.nodes
             if node.id
         }
+
+    @staticmethod
+    def _filled(tree: Tree, limits: dict[int, Exact]) -> Filled:
+        """Share out everything above the floors."""
+        flows = tree.root.below
+        if uniform_filling.are_alike(flows):
+            uniform_filling.fill(tree, limits)
+            return {}
+        for flow in flows:
+            flow.is_open = True
+        limits = tree.essential(flows, limits)
+        counted = tree.counted() | sum(1 << r for r in limits)
+        return bounded_filling.fill(tree.root, limits, len(tree.resources), counted)
 
 
 def _more_of_the_same(before: Sequence[Flow], leaf: Node) -> bool:

@@ -21,12 +21,28 @@ NO_SYMBOL: Final = -1
 ALL_SYMBOLS: Final = 1 << 30  # a depth that none has
 
 Work = Callable[[Fraction, Fraction], Fraction]
+Form = tuple[Fraction, dict[Hashable, Fraction]]  # a constant, and how much of each symbol
+Source = Callable[[], "Exact"]
 
 
 class Exact:
     """An immutable rational number. `error` is in units of the last place of `middle`."""
 
-    __slots__ = ("_left", "_ratio", "_right", "_source", "_value", "_work", "depth", "error", "mark", "middle")
+    __slots__ = (
+        "_form",
+        "_left",
+        "_ratio",
+        "_right",
+        "_source",
+        "_value",
+        "_whole",
+        "_work",
+        "depth",
+        "error",
+        "is_open",
+        "mark",
+        "middle",
+    )
 
     def __init__(self, numerator: int, denominator: int = 1) -> None:
         """A ratio of integers, the lower one above zero."""
@@ -34,30 +50,38 @@ class Exact:
         self.error = 0 if denominator == 1 else 1
         self.mark: Hashable = None
         self.depth = NO_SYMBOL
+        self.is_open = False  # whether it depends on what has a source
+        self._form: Form | None = None
         self._value: Fraction | None = None
         self._ratio: tuple[int, int] | None = (numerator, denominator)
         self._work: Work = operator.add
         self._left: Exact | None = None
         self._right: Exact | None = None
-        self._source: Callable[[], Exact] | None = None
+        self._source: Source | None = None
+        self._whole: Source | None = None
 
     @staticmethod
     def of(value: Fraction) -> Exact:
         return Exact(value.numerator, value.denominator)
 
     @staticmethod
-    def bounded(middle: int, error: int, source: Callable[[], Exact], mark: Hashable = None) -> Exact:
+    def bounded(middle: int, error: int, source: Source, mark: Hashable = None) -> Exact:
         """A number known to be `middle` give or take `error`; `source` finds it out. Equal marks mean equal numbers."""
-        number = _made(operator.add, None, None, middle, error)
+        number = _made(operator.add, ZERO, ZERO, middle, error)
         number._source = source
+        number.is_open = True
         number.mark = mark
         return number
 
     @staticmethod
-    def symbol(middle: int, error: int, source: Callable[[], Exact], depth: int) -> Exact:
-        """The same, and one that others may be compared without: see `order`."""
-        number = Exact.bounded(middle, error, source)
+    def symbol(bounds: tuple[int, int], sources: tuple[Source, Source], depth: int, mark: Hashable) -> Exact:
+        """The same, and one that others may be compared without: see `order`. The mark is its name.
+
+        The first source may give a number made of other symbols, the second one finds out everything at once.
+        """
+        number = Exact.bounded(*bounds, sources[0], mark)
         number.depth = depth
+        number._whole = sources[1]
         return number
 
     @property
@@ -111,9 +135,10 @@ class Exact:
             return -1
         if _same(self, other):
             return 0
-        known = _without_symbols(self, other, ALL_SYMBOLS)
-        if known is not None:
-            return known
+        if self.is_open or other.is_open:
+            known = _without_symbols(self, other, _AllForms(ALL_SYMBOLS))
+            if known is not None:
+                return known
         difference = self.value() - other.value()
         return (difference > 0) - (difference < 0)
 
@@ -128,7 +153,7 @@ class Exact:
                 number._value = Fraction(*number._ratio)
                 todo.pop()
             elif number._source is not None:
-                number._find_out()
+                number.find_out(number._whole or number._source)
             else:
                 left, right = number._left, number._right
                 assert left is not None
@@ -143,10 +168,9 @@ class Exact:
                     todo.pop()
         return self._value
 
-    def _find_out(self) -> None:
-        """Replace the source by what it finds."""
-        assert self._source is not None
-        self._left, self._right, self._source = self._source(), ZERO, None
+    def find_out(self, source: Source) -> None:
+        """Be what the source finds."""
+        self._left, self._right, self._source = source(), ZERO, None
 
     def floor(self) -> int:
         """The greatest integer that is not above it."""
@@ -186,88 +210,105 @@ def _same(a: Exact, b: Exact, steps: int = 3) -> bool:
 
 
 def order(a: Exact, b: Exact, depth: int) -> int:
-    """As `a.compare(b)`, tried first without finding out symbols of this depth and above: what is left of them when
-    the numbers are subtracted may be nothing, and they are the most work.
+    """As `a.compare(b)`, tried first without finding out symbols of this depth and above.
+
+    What is left of them when the numbers are subtracted may be nothing, and they are the most work.
     """
     apart, error = a.middle - b.middle, a.error + b.error
     if -error <= apart <= error and not _same(a, b):
-        known = _without_symbols(a, b, depth)
+        known = _without_symbols(a, b, _Forms(depth))
         if known is not None:
             return known
     return a.compare(b)
 
 
-def _without_symbols(a: Exact, b: Exact, depth: int) -> int | None:
-    terms = _Terms(depth)
-    constant_a, symbols_a = terms.of(a)
-    constant_b, symbols_b = terms.of(b)
+def _without_symbols(a: Exact, b: Exact, forms: _Forms) -> int | None:
+    constant_a, symbols_a = forms.of(a)
+    constant_b, symbols_b = forms.of(b)
     return (constant_a > constant_b) - (constant_a < constant_b) if symbols_a == symbols_b else None
 
 
-Form = tuple[Fraction, dict[int, Fraction]]  # a constant and a multiple of each symbol, by identity
-
-
-class _Terms:
-    """Numbers as sums of multiples of symbols."""
+class _Forms:
+    """Numbers as a constant and multiples of symbols of some depth and above."""
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
         self._forms: dict[int, Form] = {}
 
     def of(self, number: Exact) -> Form:
-        forms, todo = self._forms, [number]
-        while id(number) not in forms:
+        todo = [number]
+        while self._known(number) is None:
             last = todo[-1]
-            if id(last) in forms:
+            if self._known(last) is not None:
                 todo.pop()
-            elif last.is_known:
-                forms[id(last)] = (last.value(), {})
+            elif not last.is_open or last.is_known:
+                self._keep(last, (last.value(), {}))
             elif 0 <= last.depth <= self._depth:
-                forms[id(last)] = (Fraction(0), {id(last): Fraction(1)})
+                self._keep(last, (NOTHING, {last.mark: Fraction(1)}))
             elif last._source is not None:
-                last._find_out()
+                last.find_out(last._source)
             else:
                 left, right = last._left, last._right
                 assert left is not None
                 assert right is not None
-                missing = [part for part in (left, right) if id(part) not in forms]
-                if missing:
-                    todo += missing
-                else:
-                    forms[id(last)] = _worked(last, forms[id(left)], forms[id(right)])
-        return forms[id(number)]
+                of_left, of_right = self._known(left), self._known(right)
+                if of_left is None:
+                    todo.append(left)
+                if of_right is None:
+                    todo.append(right)
+                if of_left is not None and of_right is not None:
+                    self._keep(last, _worked(last._work, of_left, of_right))
+        form = self._known(number)
+        assert form is not None
+        return form
+
+    def _known(self, number: Exact) -> Form | None:
+        return self._forms.get(id(number))
+
+    def _keep(self, number: Exact, form: Form) -> None:
+        self._forms[id(number)] = form
 
 
-def _worked(number: Exact, left: Form, right: Form) -> Form:
-    work = number._work
+class _AllForms(_Forms):
+    """Numbers as multiples of all symbols; remembered by the numbers themselves."""
+
+    def _known(self, number: Exact) -> Form | None:
+        return number._form
+
+    def _keep(self, number: Exact, form: Form) -> None:
+        number._form = form
+
+
+def _worked(work: Work, left: Form, right: Form) -> Form:
     (a, of_a), (b, of_b) = left, right
+    if not of_a and not of_b:
+        return work(a, b), {}
     if work is operator.add or work is operator.sub:
         sums = dict(of_a)
         for symbol, factor in of_b.items():
-            sums[symbol] = work(sums.get(symbol, Fraction(0)), factor)
+            sums[symbol] = work(sums.get(symbol, NOTHING), factor)
         return work(a, b), {symbol: factor for symbol, factor in sums.items() if factor}
     if not of_b and work in (operator.mul, operator.truediv):
         return work(a, b), {symbol: work(factor, b) for symbol, factor in of_a.items() if b}
     if not of_a and work is operator.mul:
         return a * b, {symbol: a * factor for symbol, factor in of_b.items() if a}
-    if not of_a and not of_b:
-        return work(a, b), {}
-    return Fraction(0), {id(number): Fraction(1)}  # it stands for itself
+    return NOTHING, {object(): Fraction(1)}  # it stands for itself
 
 
-def _made(work: Work, left: Exact | None, right: Exact | None, middle: int, error: int) -> Exact:
+def _made(work: Work, left: Exact, right: Exact, middle: int, error: int) -> Exact:
     number = Exact.__new__(Exact)
-    number._value = number._ratio = None
+    number._value = number._ratio = number._form = number.mark = None
+    number._source = number._whole = None
     number.middle = middle
     number.error = error
-    number.mark = None
     number.depth = NO_SYMBOL
+    number.is_open = left.is_open or right.is_open
     number._work = work
     number._left = left
     number._right = right
-    number._source = None
     return number
 
 
+NOTHING: Final = Fraction(0)
 ZERO: Final = Exact(0)
 ONE: Final = Exact(1)

@@ -12,6 +12,7 @@ flow is raised along its `direction`, its demand scaled to dominant share 1, so 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import gcd
 from operator import add
 
 from muster.core.exact import ONE, PRECISION_BITS, UNIT, ZERO, Exact
@@ -67,6 +68,12 @@ class Flow:
         self.share = ZERO
         self.is_open = False  # whether the present filling may raise it
         self.is_gone = False  # replaced by another
+
+    @property
+    def kind(self) -> tuple[tuple[int, int], ...]:
+        """The direction as the smallest integers."""
+        common = gcd(*self.asked.values())
+        return tuple([(r, amount // common) for r, amount in self.demand])
 
     @property
     def direction(self) -> dict[int, Exact]:

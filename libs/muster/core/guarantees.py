@@ -24,7 +24,7 @@ Floors = dict[str, list[Exact]]  # by id of a queue with a guarantee: the shares
 def raise_to_floors(tree: Tree, known: Floors) -> None:
     """Set the share of every flow to its floor. `known` are the floors of queues below which nothing has changed."""
     for flow in tree.root.below:
-        flow.share = ZERO
+        flow.share, flow.is_open = ZERO, False
     if any(node.guaranteed for node in tree.nodes):
         for node in reversed(tree.nodes):  # children first
             if node.guaranteed and node.below:

@@ -51,8 +51,12 @@ class Again:
         return node.depth if self._top.parent is None else node.depth + LOCAL
 
     def level(self, node: Node, resource: int) -> Exact:
-        """The level of a group when it was told to freeze what needs the resource."""
+        """The level of a group when it was told to freeze what needs the resource, made of levels above it."""
         return self._replay(node)[0][node.id, resource]
+
+    def whole_level(self, node: Node, resource: int) -> Exact:
+        """The same, made of nothing but what there was in the beginning."""
+        return self._replay(self._top)[0][node.id, resource]
 
     def _replay(self, node: Node) -> tuple[Levels, dict[int, Exact]]:
         if node.id not in self._replayed:

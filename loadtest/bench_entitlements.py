@@ -1,0 +1,166 @@
+"""How fast entitlements are computed: from nothing, and again after one leaf asks for something else.
+
+    python loadtest/bench_entitlements.py [name ...]
+
+1,000 queues on three levels, 8 resources, random weights and demands; each case is timed five times, the median is
+printed with the best and the worst. "from nothing" includes reading the tree. Of the changes, "more of the same" is a
+queue that gets less than it asks for and asks for more, "one more job" changes the mix of what a queue asks for a
+little, which moves the entitlement of every queue that shares a scarce resource with it. The cases with equal jobs are
+full of ties, which have to be decided exactly.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+from muster.core.entitlements import Demand, EntitlementEngine, entitlements
+from muster.core.model import Amounts, QueueSpec
+from muster.core.queues import QueueTree
+
+ROUNDS = 5
+GIB = 1 << 30
+GPU = "nvidia.com/gpu"
+ROOTS, TEAMS, LEAVES = 10, 9, 10  # 10 + 90 + 900 queues
+CAPACITY: Amounts = (
+    ("amd.com/gpu", 2_000_000),
+    ("cpu", 40_000_000),
+    ("ephemeral-storage", 1500 << 40),
+    ("hugepages-2Mi", 3000 * GIB),
+    ("memory", 200_000 * GIB),
+    (GPU, 8_000_000),
+    ("pods", 50_000),
+    ("rdma/hca", 8000),
+)
+
+Flow = dict[str, int]
+Case = tuple[QueueTree, Demand]
+
+
+class Maker:
+    def __init__(self, flow: Callable[[random.Random], list[Flow]], *, settings: bool = False) -> None:
+        self.rng = random.Random(1)
+        self.tree = QueueTree()
+        self.demand: dict[str, tuple[Amounts, ...]] = {}
+        self.settings = settings
+        for root in range(ROOTS):
+            top = self.put(f"r{root}", "")
+            for team in range(TEAMS):
+                middle = self.put(f"t{team}", top)
+                for leaf in range(LEAVES):
+                    queue = self.put(f"l{leaf}", middle)
+                    self.demand[queue] = tuple(tuple(sorted(one.items())) for one in flow(self.rng))
+
+    def put(self, name: str, parent: str) -> str:
+        queue, number = f"q{len(self.tree) + 1}", len(self.tree)
+        level = 0 if not parent else 1 if name.startswith("t") else 2
+        limit: Amounts = (("cpu", 10_000_000),) if self.settings and level == 0 and number % 3 else ()
+        guaranteed: Amounts = ((GPU, 20_000),) if self.settings and level == 1 and number % 2 else ()
+        weight = self.rng.randint(1, 10)
+        self.tree.put(QueueSpec(queue, name, parent, weight=weight, limit=limit, guaranteed=guaranteed))
+        return queue
+
+
+def mixed(rng: random.Random) -> list[Flow]:
+    """The jobs of a leaf: cpu and memory, and most often one kind of device."""
+    pods = rng.randint(1, 150)
+    flow = {
+        "cpu": rng.randint(2, 16) * 500 * pods,
+        "ephemeral-storage": 10 * GIB * pods,
+        "memory": rng.randint(1, 16) * GIB * pods,
+        "pods": pods,
+    }
+    kind = rng.random()
+    if kind < 0.5:
+        flow |= {GPU: 1000 * pods, "rdma/hca": pods}
+    elif kind < 0.65:
+        flow["amd.com/gpu"] = 1000 * pods
+    elif kind < 0.7:
+        flow["hugepages-2Mi"] = GIB * pods
+    return [flow]
+
+
+def two_mixed(rng: random.Random) -> list[Flow]:
+    pods = rng.randint(1, 150)
+    return [*mixed(rng), {"cpu": rng.randint(2, 16) * 500 * pods, "memory": 2 * GIB * pods}]
+
+
+def one_gpu(rng: random.Random) -> list[Flow]:
+    pods = rng.randint(1, 40)
+    return [{"cpu": 8000 * pods, "memory": 64 * GIB * pods, GPU: 1000 * pods, "pods": pods}]
+
+
+def two_equal(rng: random.Random) -> list[Flow]:
+    pods = rng.randint(1, 40)
+    return [*one_gpu(rng), {"cpu": 4000 * pods, "memory": 16 * GIB * pods, "pods": pods}]
+
+
+def from_nothing(maker: Maker) -> list[float]:
+    return [_seconds(lambda: entitlements(maker.tree, maker.demand, CAPACITY)) for _ in range(ROUNDS)]
+
+
+def changed(maker: Maker, change: Callable[[tuple[Amounts, ...]], tuple[Amounts, ...]]) -> list[float]:
+    """Another leaf each time; the result is compared with computing it anew."""
+    engine = EntitlementEngine()
+    demand = dict(maker.demand)
+    engine.entitlements(maker.tree, demand, CAPACITY)
+    leaves, rounds = list(demand), []
+    for number in range(ROUNDS):
+        leaf = leaves[(2 * number + 1) * len(leaves) // (2 * ROUNDS)]
+        demand = {**demand, leaf: change(demand[leaf])}
+        rounds.append(_seconds(lambda now=demand: engine.entitlements(maker.tree, now, CAPACITY)))
+    if engine.entitlements(maker.tree, demand, CAPACITY) != entitlements(maker.tree, demand, CAPACITY):
+        sys.exit("computing again gives something else than computing anew")
+    return rounds
+
+
+def one_more_job(flows: tuple[Amounts, ...]) -> tuple[Amounts, ...]:
+    first = dict(flows[0])
+    first["cpu"] += 4000
+    first["memory"] += 8 * GIB
+    return (tuple(sorted(first.items())), *flows[1:])
+
+
+def more_of_the_same(flows: tuple[Amounts, ...]) -> tuple[Amounts, ...]:
+    return tuple(tuple((resource, 100 * amount) for resource, amount in flow) for flow in flows)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def insatiable(rng: random.Random) -> list[Flow]:
+    return [{resource: 1000 * amount for resource, amount in flow.items()} for flow in mixed(rng)]
+
+
+CASES: dict[str, Callable[[], list[float]]] = {
+    "from nothing": lambda: from_nothing(Maker(mixed)),
+    "from nothing, guarantees and limits": lambda: from_nothing(Maker(mixed, settings=True)),
+    "from nothing, two kinds of jobs a leaf": lambda: from_nothing(Maker(two_mixed)),
+    "from nothing, equal jobs": lambda: from_nothing(Maker(one_gpu)),
+    "from nothing, two equal kinds": lambda: from_nothing(Maker(two_equal)),
+    "one more job": lambda: changed(Maker(mixed), one_more_job),
+    "one more job, guarantees and limits": lambda: changed(Maker(mixed, settings=True), one_more_job),
+    "more of the same": lambda: changed(Maker(insatiable), more_of_the_same),
+}
+
+
+def main() -> None:
+    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; median of {ROUNDS}")
+    for name, case in CASES.items():
+        if len(sys.argv) > 1 and not any(word in name for word in sys.argv[1:]):
+            continue
+        rounds = sorted(case())
+        spread = f"({rounds[0] * 1e3:.1f} .. {rounds[-1] * 1e3:.1f})"
+        print(f"{name:45} {statistics.median(rounds) * 1e3:9.2f} ms   {spread}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
