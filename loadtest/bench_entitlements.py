@@ -140,6 +140,10 @@ def insatiable(rng: random.Random) -> list[Flow]:
     return [{resource: 1000 * amount for resource, amount in flow.items()} for flow in mixed(rng)]
 
 
+def little(rng: random.Random) -> list[Flow]:
+    return [{resource: max(amount // 10, 1) for resource, amount in flow.items()} for flow in mixed(rng)]
+
+
 CASES: dict[str, Callable[[], list[float]]] = {
     "from nothing": lambda: from_nothing(Maker(mixed)),
     "from nothing, guarantees and limits": lambda: from_nothing(Maker(mixed, settings=True)),
@@ -148,6 +152,7 @@ CASES: dict[str, Callable[[], list[float]]] = {
     "from nothing, two equal kinds": lambda: from_nothing(Maker(two_equal)),
     "one more job": lambda: changed(Maker(mixed), one_more_job),
     "one more job, guarantees and limits": lambda: changed(Maker(mixed, settings=True), one_more_job),
+    "one more job where there is enough": lambda: changed(Maker(little), one_more_job),
     "more of the same": lambda: changed(Maker(insatiable), more_of_the_same),
 }
 

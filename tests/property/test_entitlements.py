@@ -4,7 +4,7 @@ import os
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.property.reference_entitlements import Queue, Reference, queue_tree
 
@@ -159,6 +159,7 @@ def test_all_of_one_resource_is_given_away_as_long_as_somebody_may_have_it(seed)
 
 
 @many
+@example(1164)  # ties between levels that had been found out in between
 @given(seeds)
 def test_the_order_in_which_queues_came_does_not_matter(seed):
     maker = Maker(seed)

@@ -8,7 +8,8 @@ limit is reached at the very moment at which a demand is met, everything is done
 from __future__ import annotations
 
 from muster.core import filling
-from muster.core.bounded_groups import NO_LIMITS, Filled, Group, Member, Record, Undecided
+from muster.core.bounded_groups import NO_LIMITS, Group, Member, Undecided
+from muster.core.bounded_record import Filled, Record
 from muster.core.exact import ONE, ZERO, Exact, greatest
 from muster.core.filling import Limits, Used
 from muster.core.flows import Flow, Node

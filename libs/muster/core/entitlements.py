@@ -13,11 +13,11 @@ that gets less than it asks for asks for more of the same) costs nothing. The re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from muster.core import bounded_filling, uniform_filling
-from muster.core.bounded_groups import Filled
+from muster.core.bounded_record import Filled
 from muster.core.exact import ONE, Exact
 from muster.core.filling import use
 from muster.core.flows import Flow, FlowDemand, Node, Tree
@@ -45,6 +45,7 @@ class EntitlementEngine:
         self._tree: Tree | None = None
         self._floors: Floors = {}
         self._result: dict[str, Amounts] = {}
+        self._all_met = False  # whether in the last result everybody got what it asked for
 
     def entitlements(self, queues: QueueTree, demand: Demand, capacity: Amounts) -> dict[str, Amounts]:
         """As the function; the result belongs to the engine and is not to be changed."""
@@ -53,45 +54,59 @@ class EntitlementEngine:
             self._tree = Tree(queues, demand, capacity)
             self._specs, self._capacity = specs, capacity
             self._floors = {}
-            self._result = self._computed(self._tree)
-        elif self._changes(self._tree, demand):
-            self._result = self._computed(self._tree)
+            self._all_met = False
+            self._result = self._computed(self._tree, [])
+        else:
+            changed = self._change(self._tree, demand)
+            if changed:
+                self._result = self._computed(self._tree, changed)
         self._demand = dict(demand)
         return self._result
 
-    def _changes(self, tree: Tree, demand: Demand) -> bool:
-        """Put changed demands into the tree. Returns whether entitlements can change by it."""
-        matters = False
+    def _change(self, tree: Tree, demand: Demand) -> list[Node]:
+        """Put changed demands into the tree. Returns the leaves of which entitlements can change by it."""
+        matter: list[Node] = []
         for node in tree.nodes:
             if node.children or not node.id:
                 continue
-            new = demand.get(node.id, NO_DEMAND)
-            if new is self._demand.get(node.id, NO_DEMAND) or new == self._demand.get(node.id, NO_DEMAND):
+            new, old = demand.get(node.id, NO_DEMAND), self._demand.get(node.id, NO_DEMAND)
+            if new is old or new == old:
                 continue
             before = node.flows
             if tree.change(node.id, new):
                 self._floors.clear()  # who is inside which limit is another now
             for above in node.path():
                 self._floors.pop(above.id, None)
-            matters = matters or not _more_of_the_same(before, node)
-        return matters
+            if not _more_of_the_same(before, node):
+                matter.append(node)
+        return matter
 
-    def _computed(self, tree: Tree) -> dict[str, Amounts]:
-        raise_to_floors(tree, self._floors)
+    def _computed(self, tree: Tree, changed: Sequence[Node]) -> dict[str, Amounts]:
         kept = withheld(tree)
-        limits: dict[int, Exact] = {}
+        scarce = [r for r, amount in enumerate(tree.capacity) if tree.root.demand[r] > amount - kept[r]]
+        if not scarce and not any(node.pressing for node in tree.nodes):
+            return self._demanded(tree, changed)
+        self._all_met = False
+        raise_to_floors(tree, self._floors)
         used = use(tree.root.below, len(tree.resources)) if any(kept) else []
-        for r, capacity in enumerate(tree.capacity):
-            if tree.root.demand[r] > capacity - kept[r]:
-                limits[r] = ONE - min(Exact(kept[r], capacity), ONE - used[r]) if kept[r] else ONE
-        filled = self._filled(tree, limits)
-        whole = rounded(tree, filled)
-        names = tree.resources
-        return {
-            node.id: tuple([(names[r], amount) for r, amount in sorted(whole[node.id].items())])
-            for node in tree.nodes
-            if node.id
-        }
+        limits = {r: ONE - min(Exact(kept[r], tree.capacity[r]), ONE - used[r]) if kept[r] else ONE for r in scarce}
+        whole = rounded(tree, self._filled(tree, limits))
+        return {node.id: _named(tree, whole[node.id].items()) for node in tree.nodes if node.id}
+
+    def _demanded(self, tree: Tree, changed: Sequence[Node]) -> dict[str, Amounts]:
+        """Everybody gets everything."""
+        result = {}
+        nodes: Iterable[Node] = tree.nodes
+        if self._all_met:
+            result = dict(self._result)
+            nodes = [node for leaf in changed for node in leaf.path()]
+        self._all_met = True
+        for node in nodes:
+            for flow in node.flows:
+                flow.share = flow.full
+            if node.id:
+                result[node.id] = _named(tree, enumerate(node.demand))
+        return result
 
     @staticmethod
     def _filled(tree: Tree, limits: dict[int, Exact]) -> Filled:
@@ -105,6 +120,10 @@ class EntitlementEngine:
         limits = tree.essential(flows, limits)
         counted = tree.counted() | sum(1 << r for r in limits)
         return bounded_filling.fill(tree.root, limits, len(tree.resources), counted)
+
+
+def _named(tree: Tree, amounts: Iterable[tuple[int, int]]) -> Amounts:
+    return tuple([(tree.resources[r], amount) for r, amount in sorted(amounts) if amount])
 
 
 def _more_of_the_same(before: Sequence[Flow], leaf: Node) -> bool:
@@ -126,7 +145,7 @@ def _is_proportional(a: Flow, b: Flow) -> bool:
     if a.needs != b.needs:
         return False
     (most_a, _), (most_b, _) = a.main, b.main
-    return all(amount * most_b == b.asked[r] * most_a for r, amount in a.demand)
+    return all(amount * most_b == b.asked[r] * most_a for r, amount in a.asked.items())
 
 
 def _is_less(share: Exact, *numbers: Exact) -> bool:

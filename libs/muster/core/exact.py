@@ -28,37 +28,23 @@ Source = Callable[[], "Exact"]
 class Exact:
     """An immutable rational number. `error` is in units of the last place of `middle`."""
 
-    __slots__ = (
-        "_form",
-        "_left",
-        "_ratio",
-        "_right",
-        "_source",
-        "_value",
-        "_whole",
-        "_work",
-        "depth",
-        "error",
-        "is_open",
-        "mark",
-        "middle",
-    )
+    __slots__ = ("_form", "_ratio", "_value", "error", "middle")
+
+    # Of a number that is known from the beginning; `_Made` and `_Bounded` have their own.
+    is_open: bool = False  # whether it depends on what has a source
+    mark: Hashable = None
+    depth: int = NO_SYMBOL
+    _work: Work = operator.add
+    _left: Exact | None = None
+    _right: Exact | None = None
 
     def __init__(self, numerator: int, denominator: int = 1) -> None:
         """A ratio of integers, the lower one above zero."""
         self.middle = (numerator << PRECISION_BITS) // denominator
         self.error = 0 if denominator == 1 else 1
-        self.mark: Hashable = None
-        self.depth = NO_SYMBOL
-        self.is_open = False  # whether it depends on what has a source
-        self._form: Form | None = None
-        self._value: Fraction | None = None
         self._ratio: tuple[int, int] | None = (numerator, denominator)
-        self._work: Work = operator.add
-        self._left: Exact | None = None
-        self._right: Exact | None = None
-        self._source: Source | None = None
-        self._whole: Source | None = None
+        self._value: Fraction | None = None
+        self._form: Form | None = None
 
     @staticmethod
     def of(value: Fraction) -> Exact:
@@ -67,11 +53,7 @@ class Exact:
     @staticmethod
     def bounded(middle: int, error: int, source: Source, mark: Hashable = None) -> Exact:
         """A number known to be `middle` give or take `error`; `source` finds it out. Equal marks mean equal numbers."""
-        number = _made(operator.add, ZERO, ZERO, middle, error)
-        number._source = source
-        number.is_open = True
-        number.mark = mark
-        return number
+        return _Bounded((middle, error), (source, None), NO_SYMBOL, mark)
 
     @staticmethod
     def symbol(bounds: tuple[int, int], sources: tuple[Source, Source], depth: int, mark: Hashable) -> Exact:
@@ -79,10 +61,7 @@ class Exact:
 
         The first source may give a number made of other symbols, the second one finds out everything at once.
         """
-        number = Exact.bounded(*bounds, sources[0], mark)
-        number.depth = depth
-        number._whole = sources[1]
-        return number
+        return _Bounded(bounds, sources, depth, mark)
 
     @property
     def is_known(self) -> bool:
@@ -90,15 +69,15 @@ class Exact:
         return self._value is not None or self._ratio is not None
 
     def __add__(self, other: Exact) -> Exact:
-        return _made(operator.add, self, other, self.middle + other.middle, self.error + other.error)
+        return _Made(operator.add, self, other, self.middle + other.middle, self.error + other.error)
 
     def __sub__(self, other: Exact) -> Exact:
-        return _made(operator.sub, self, other, self.middle - other.middle, self.error + other.error)
+        return _Made(operator.sub, self, other, self.middle - other.middle, self.error + other.error)
 
     def __mul__(self, other: Exact) -> Exact:
         a, b, error_a, error_b = self.middle, other.middle, self.error, other.error
         error = ((abs(a) * error_b + abs(b) * error_a + error_a * error_b) >> PRECISION_BITS) + 2
-        return _made(operator.mul, self, other, (a * b) >> PRECISION_BITS, error)
+        return _Made(operator.mul, self, other, (a * b) >> PRECISION_BITS, error)
 
     def __truediv__(self, other: Exact) -> Exact:
         """By a number above zero."""
@@ -109,7 +88,7 @@ class Exact:
         middle = (a << PRECISION_BITS) // b
         # |a/b - a'/b'| <= (|a' - a| + |a/b| * |b' - b|) / b'
         error = ((self.error << PRECISION_BITS) + (abs(middle) + 1) * error_b) // least + 2
-        return _made(operator.truediv, self, other, middle, error)
+        return _Made(operator.truediv, self, other, middle, error)
 
     def __lt__(self, other: Exact) -> bool:
         return self.compare(other) < 0
@@ -152,9 +131,10 @@ class Exact:
             elif number._ratio is not None:
                 number._value = Fraction(*number._ratio)
                 todo.pop()
-            elif number._source is not None:
+            elif isinstance(number, _Bounded) and number._source is not None:
                 number.find_out(number._whole or number._source)
             else:
+                assert isinstance(number, _Made)
                 left, right = number._left, number._right
                 assert left is not None
                 assert right is not None
@@ -167,10 +147,6 @@ class Exact:
                     number._left = number._right = None
                     todo.pop()
         return self._value
-
-    def find_out(self, source: Source) -> None:
-        """Be what the source finds."""
-        self._left, self._right, self._source = source(), ZERO, None
 
     def floor(self) -> int:
         """The greatest integer that is not above it."""
@@ -193,7 +169,7 @@ def greatest(numbers: Iterable[Exact]) -> Exact:
         if apart > error:
             best = number
         elif apart >= -error and number is not best:
-            best = _made(max, best, number, best.middle, abs(apart) + max(number.error, best.error))
+            best = _Made(max, best, number, best.middle, abs(apart) + max(number.error, best.error))
     assert best is not None
     return best
 
@@ -233,7 +209,7 @@ class _Forms:
 
     def __init__(self, depth: int) -> None:
         self._depth = depth
-        self._forms: dict[int, Form] = {}
+        self._forms: dict[int, tuple[Exact, Form]] = {}  # by identity, which is theirs as long as they are kept here
 
     def of(self, number: Exact) -> Form:
         todo = [number]
@@ -245,7 +221,7 @@ class _Forms:
                 self._keep(last, (last.value(), {}))
             elif 0 <= last.depth <= self._depth:
                 self._keep(last, (NOTHING, {last.mark: Fraction(1)}))
-            elif last._source is not None:
+            elif isinstance(last, _Bounded) and last._source is not None:
                 last.find_out(last._source)
             else:
                 left, right = last._left, last._right
@@ -263,10 +239,11 @@ class _Forms:
         return form
 
     def _known(self, number: Exact) -> Form | None:
-        return self._forms.get(id(number))
+        kept = self._forms.get(id(number))
+        return kept[1] if kept is not None else None
 
     def _keep(self, number: Exact, form: Form) -> None:
-        self._forms[id(number)] = form
+        self._forms[id(number)] = (number, form)
 
 
 class _AllForms(_Forms):
@@ -295,18 +272,40 @@ def _worked(work: Work, left: Form, right: Form) -> Form:
     return NOTHING, {object(): Fraction(1)}  # it stands for itself
 
 
-def _made(work: Work, left: Exact, right: Exact, middle: int, error: int) -> Exact:
-    number = Exact.__new__(Exact)
-    number._value = number._ratio = number._form = number.mark = None
-    number._source = number._whole = None
-    number.middle = middle
-    number.error = error
-    number.depth = NO_SYMBOL
-    number.is_open = left.is_open or right.is_open
-    number._work = work
-    number._left = left
-    number._right = right
-    return number
+class _Made(Exact):
+    """A number made of two others."""
+
+    __slots__ = ("_left", "_right", "_work", "is_open")
+
+    def __init__(self, work: Work, left: Exact, right: Exact, middle: int, error: int) -> None:
+        self.middle = middle
+        self.error = error
+        self.is_open = left.is_open or right.is_open
+        self._work = work
+        self._left: Exact | None = left
+        self._right: Exact | None = right
+        self._value = self._ratio = self._form = None
+
+
+class _Bounded(_Made):
+    """A number with a source: what the source has found, once it was asked."""
+
+    __slots__ = ("_source", "_whole", "depth", "mark")
+
+    def __init__(
+        self, bounds: tuple[int, int], sources: tuple[Source, Source | None], depth: int, mark: Hashable
+    ) -> None:
+        super().__init__(operator.add, ZERO, ZERO, *bounds)
+        self._left = self._right = None  # nothing is found out yet
+        self._source: Source | None = sources[0]
+        self._whole = sources[1]
+        self.depth = depth
+        self.is_open = True
+        self.mark = mark
+
+    def find_out(self, source: Source) -> None:
+        """Be what the source finds."""
+        self._left, self._right, self._source = source(), ZERO, None
 
 
 NOTHING: Final = Fraction(0)

@@ -29,7 +29,6 @@ class Flow:
         "_capacity",
         "_direction",
         "asked",
-        "demand",
         "dominant",
         "full",
         "is_gone",
@@ -40,20 +39,18 @@ class Flow:
         "share",
     )
 
-    def __init__(self, demand: Sequence[tuple[int, int]], capacity: Sequence[int]) -> None:
-        self.demand = demand  # (resource, amount > 0)
-        self.asked = dict(demand)
+    def __init__(self, asked: dict[int, int], capacity: Sequence[int]) -> None:
+        self.asked = asked  # resource -> amount > 0
         self._capacity = capacity
-        main, most = demand[0]
-        below = capacity[main]
-        for r, amount in demand:
+        most, below = 0, 1
+        for r, amount in asked.items():
             if amount * below > most * capacity[r]:
-                main, most, below = r, amount, capacity[r]
+                most, below = amount, capacity[r]
         self.main = (most, below)  # amount and capacity of a resource of which it asks for the largest share
         self.full = Exact(most, below)  # dominant share of the whole demand
         needs = dominant = 0
         parts = []
-        for r, amount in demand:
+        for r, amount in asked.items():
             given, scaled = most * capacity[r], amount * below
             needs |= 1 << r
             if scaled == given:
@@ -73,7 +70,7 @@ class Flow:
     def kind(self) -> tuple[tuple[int, int], ...]:
         """The direction as the smallest integers."""
         common = gcd(*self.asked.values())
-        return tuple([(r, amount // common) for r, amount in self.demand])
+        return tuple([(r, amount // common) for r, amount in self.asked.items()])
 
     @property
     def direction(self) -> dict[int, Exact]:
@@ -83,7 +80,7 @@ class Flow:
             capacity = self._capacity
             self._direction = {
                 r: ONE if self.dominant >> r & 1 else Exact(amount * below, most * capacity[r])
-                for r, amount in self.demand
+                for r, amount in self.asked.items()
             }
         return self._direction
 
@@ -172,7 +169,7 @@ class Tree:
         index, flows = self.index, []
         for amounts in demand:
             try:
-                asked = [(index[resource], amount) for resource, amount in amounts if amount > 0]
+                asked = {index[resource]: amount for resource, amount in amounts if amount > 0}
             except KeyError:  # it asks for something that there is not
                 continue
             if asked:
@@ -257,7 +254,7 @@ class Tree:
         else:
             node.below = node.flows
             for flow in node.flows:
-                for r, amount in flow.demand:
+                for r, amount in flow.asked.items():
                     sums[r] += amount
         if node.limit:
             pressing = {r: Exact(a, self.capacity[r]) for r, a in node.limit.items() if sums[r] > a}

@@ -46,7 +46,7 @@ def _amounts(tree: Tree, node: Node, amounts: Mapping[str, Bounded]) -> Bounded:
     for flow in node.flows:
         share = flow.share
         if share is flow.full:
-            for r, amount in flow.demand:
+            for r, amount in flow.asked.items():
                 sums[r] = sums.get(r, 0) + (amount << PRECISION_BITS)
         elif share is not ZERO:
             error += share.error + 2

@@ -33,13 +33,13 @@ def are_alike(flows: Sequence[Flow]) -> bool:
     if not flows:
         return False
     first = flows[0]
-    asked, measure = first.asked, first.demand[0][0]
+    asked, measure = first.asked, next(iter(first.asked))
     amount = asked[measure]
     for flow in flows:
         if flow.needs != first.needs:
             return False
         mine = flow.asked[measure]
-        for r, other in flow.demand:
+        for r, other in flow.asked.items():
             if other * amount != asked[r] * mine:
                 return False
     return True

@@ -75,6 +75,13 @@ def test_equal_marks_are_equal_numbers_and_so_is_what_is_made_of_them():
     assert a * Exact(2) == b * Exact(2)
 
 
+def test_numbers_with_other_marks_are_found_out():
+    a = bounded(Fraction(1, 3), lambda: Exact(1, 3), mark="x")
+    b = bounded(Fraction(1, 3), lambda: Exact.of(Fraction(1, 3) + CLOSE), mark="y")
+    assert a < b
+    assert (a - Exact(1, 7)).compare(b - Exact(1, 7)) == -1
+
+
 def test_levels_that_cancel_out_are_not_found_out():
     level = symbol(Fraction(1, 7), 0, "level")
     a = Exact(3) * level + Exact(1, 2)
