@@ -12,10 +12,11 @@ STAMP := $(VENV)/.installed
 PACKAGES := -p muster -p muster_admission -p muster_queue_manager -p muster_fair_share -p muster_preemptor \
   -p muster_topology_updater -p muster_binder
 WORKERS ?= 2
+INSTANCES ?= 5000
 SEEDS ?= 200
 ARGS ?=
 
-.PHONY: help run up test check fmt proto docs bench simulate mutants e2e lock clean
+.PHONY: help run up test check fmt proto docs bench simulate properties mutants e2e lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +58,9 @@ bench: $(STAMP)  ## measure everything against its target, median of five (ARGS=
 simulate: $(STAMP)  ## deterministic simulation with faults over SEEDS seeds
 	SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/simulation -q -n $(WORKERS) $(ARGS)
 
+properties: $(STAMP)  ## entitlements and preemption against naive readings of the rules, on INSTANCES random cells
+	INSTANCES=$(INSTANCES) $(BIN)/python -m pytest tests/property/test_entitlements.py tests/property/test_preemption_calm.py -q -n $(WORKERS) --timeout=1800 $(ARGS)
+
 mutants: $(STAMP)  ## plant known bugs one by one and show that the tests catch each
 	$(BIN)/python -m tests.simulation.mutants $(ARGS)
 
@@ -64,8 +68,8 @@ e2e: $(STAMP)  ## kill -9 and pause real processes during a replay, 30 times (SE
 	@$(BIN)/python -m pytest tests/e2e/test_kills.py -q -s $(ARGS)
 
 lock: $(STAMP)  ## pin requirements/*.in to exact versions with hashes
-	$(BIN)/uv pip compile -q --no-header --generate-hashes --python-version 3.11 requirements/runtime.in -o requirements/runtime.txt
-	$(BIN)/uv pip compile -q --no-header --generate-hashes --python-version 3.11 requirements/dev.in -o requirements/dev.txt
+	$(BIN)/uv pip compile -q --no-header --universal --generate-hashes --no-emit-index-url --python-version 3.11 requirements/dev.in -o requirements/dev.txt
+	$(BIN)/uv pip compile -q --no-header --universal --generate-hashes --no-emit-index-url --python-version 3.11 -c requirements/dev.txt requirements/runtime.in -o requirements/runtime.txt
 
 clean:  ## remove the environment and everything that was built
 	rm -rf $(VENV) build dist run var .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

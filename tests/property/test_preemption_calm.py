@@ -25,7 +25,7 @@ from muster.core.preemption_rules import Outlook, Taking
 from muster.core.prospect import prospect
 from muster.core.standing import demand, startable
 
-EXAMPLES = int(os.environ.get("CALM_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("INSTANCES", "60"))
 BACKOFF_STEP_MS = 400_000
 LONG_MS = 8 * 3600 * 1000
 
