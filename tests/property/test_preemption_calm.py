@@ -1,7 +1,7 @@
 """Preemption on random cells: every plan raises PSI, no victim is needless, and with constant demand there is silence.
 
 The driven cell checks P1 naively at every commit (`invariants_potential`), and that usage is the sum of placements.
-`CALM_EXAMPLES=5000` runs more.
+`INSTANCES=5000` runs more.
 """
 
 from __future__ import annotations
