@@ -27,6 +27,9 @@ KUBE_PORT: Final = 8001
 METRICS_PORT: Final = 9090
 STOP_ADMISSION, STOP_WORKERS, STOP_LEADERS, STOP_CLUSTERS, STOP_NATS = range(5)
 
+SOCKET_PATH_CHARS_MAX: Final = 107  # of a unix socket, in Linux
+NODE_AND_SOCKET_CHARS: Final = len("/openb-node-0000/kubelet.sock")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
@@ -162,6 +165,15 @@ def socket_settings(run_dir: Path, clusters: list[str], sockets: int) -> dict[st
     """The topology-updater's settings for the pod-resources sockets of the simulated kubelets."""
     if not sockets:
         return {}
+    for name in clusters:
+        longest = len(str(sockets_dir(run_dir, name))) + NODE_AND_SOCKET_CHARS
+        if longest > SOCKET_PATH_CHARS_MAX:
+            raise CliError(
+                f"the run directory is too long a path for the kubelets' sockets ({longest} characters, at most "
+                f"{SOCKET_PATH_CHARS_MAX})",
+                Exit.USAGE,
+                "choose a shorter --dir, or --sockets 0",
+            )
     return {"MUSTER_SOCKETS": ",".join(f"{name}={sockets_dir(run_dir, name)}" for name in clusters)}
 
 
