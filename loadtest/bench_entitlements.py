@@ -1,29 +1,24 @@
 """How fast entitlements are computed: from nothing, and again after one leaf asks for something else.
 
-    python loadtest/bench_entitlements.py [name ...]
-
-1,000 queues on three levels, 8 resources, random weights and demands; each case is timed five times, the median is
-printed with the best and the worst. "from nothing" includes reading the tree. Of the changes, "more of the same" is a
-queue that gets less than it asks for and asks for more, "one more job" changes the mix of what a queue asks for a
-little, which moves the entitlement of every queue that shares a scarce resource with it. The cases with equal jobs are
-full of ties, which have to be decided exactly.
+1,000 queues on three levels, 8 resources, random weights and demands. "From nothing" includes reading the tree. Of the
+changes, "more of the same" is a queue that gets less than it asks for and asks for more; "one more job" changes the mix
+of what a queue asks for a little, which moves the entitlement of every queue that shares a scarce resource with it. The
+cases with equal jobs are full of ties, which have to be decided exactly. CPU time counts where the machine is busy.
 """
 
 from __future__ import annotations
 
-import os
-import platform
 import random
-import statistics
-import sys
 import time
 from collections.abc import Callable
+from typing import Final
 
-from muster.core.entitlements import Demand, EntitlementEngine, entitlements
+from loadtest.harness import Measure, Result, Target, at_most, repeat
+from muster.core.entitlements import EntitlementEngine, entitlements
 from muster.core.model import Amounts, QueueSpec
 from muster.core.queues import QueueTree
 
-ROUNDS = 5
+CHANGES = 5  # in one run
 GIB = 1 << 30
 GPU = "nvidia.com/gpu"
 ROOTS, TEAMS, LEAVES = 10, 9, 10  # 10 + 90 + 900 queues
@@ -39,7 +34,7 @@ CAPACITY: Amounts = (
 )
 
 Flow = dict[str, int]
-Case = tuple[QueueTree, Demand]
+Timed = tuple[float, float]  # wall and CPU time in seconds
 
 
 class Maker:
@@ -100,23 +95,23 @@ def two_equal(rng: random.Random) -> list[Flow]:
     return [*one_gpu(rng), {"cpu": 4000 * pods, "memory": 16 * GIB * pods, "pods": pods}]
 
 
-def from_nothing(maker: Maker) -> list[float]:
-    return [_seconds(lambda: entitlements(maker.tree, maker.demand, CAPACITY)) for _ in range(ROUNDS)]
+def from_nothing(maker: Maker) -> Timed:
+    return timed(lambda: entitlements(maker.tree, maker.demand, CAPACITY))
 
 
-def changed(maker: Maker, change: Callable[[tuple[Amounts, ...]], tuple[Amounts, ...]]) -> list[float]:
+def changed(maker: Maker, change: Callable[[tuple[Amounts, ...]], tuple[Amounts, ...]]) -> Timed:
     """Another leaf each time; the result is compared with computing it anew."""
     engine = EntitlementEngine()
     demand = dict(maker.demand)
     engine.entitlements(maker.tree, demand, CAPACITY)
     leaves, rounds = list(demand), []
-    for number in range(ROUNDS):
-        leaf = leaves[(2 * number + 1) * len(leaves) // (2 * ROUNDS)]
+    for number in range(CHANGES):
+        leaf = leaves[(2 * number + 1) * len(leaves) // (2 * CHANGES)]
         demand = {**demand, leaf: change(demand[leaf])}
-        rounds.append(_seconds(lambda now=demand: engine.entitlements(maker.tree, now, CAPACITY)))
+        rounds.append(timed(lambda now=demand: engine.entitlements(maker.tree, now, CAPACITY)))
     if engine.entitlements(maker.tree, demand, CAPACITY) != entitlements(maker.tree, demand, CAPACITY):
-        sys.exit("computing again gives something else than computing anew")
-    return rounds
+        raise RuntimeError("computing again gives something else than computing anew")
+    return sorted(rounds)[CHANGES // 2]
 
 
 def one_more_job(flows: tuple[Amounts, ...]) -> tuple[Amounts, ...]:
@@ -130,10 +125,10 @@ def more_of_the_same(flows: tuple[Amounts, ...]) -> tuple[Amounts, ...]:
     return tuple(tuple((resource, 100 * amount) for resource, amount in flow) for flow in flows)
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    begin = time.perf_counter()
+def timed(work: Callable[[], object]) -> Timed:
+    wall, cpu = time.perf_counter(), time.process_time()
     work()
-    return time.perf_counter() - begin
+    return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def insatiable(rng: random.Random) -> list[Flow]:
@@ -144,28 +139,29 @@ def little(rng: random.Random) -> list[Flow]:
     return [{resource: max(amount // 10, 1) for resource, amount in flow.items()} for flow in mixed(rng)]
 
 
-CASES: dict[str, Callable[[], list[float]]] = {
-    "from nothing": lambda: from_nothing(Maker(mixed)),
-    "from nothing, guarantees and limits": lambda: from_nothing(Maker(mixed, settings=True)),
-    "from nothing, two kinds of jobs a leaf": lambda: from_nothing(Maker(two_mixed)),
-    "from nothing, equal jobs": lambda: from_nothing(Maker(one_gpu)),
-    "from nothing, two equal kinds": lambda: from_nothing(Maker(two_equal)),
-    "one more job": lambda: changed(Maker(mixed), one_more_job),
-    "one more job, guarantees and limits": lambda: changed(Maker(mixed, settings=True), one_more_job),
-    "one more job where there is enough": lambda: changed(Maker(little), one_more_job),
-    "more of the same": lambda: changed(Maker(insatiable), more_of_the_same),
+SCRATCH: Final = at_most(20)
+AGAIN: Final = at_most(2)
+CASES: Final[dict[str, tuple[Callable[[], Timed], Target | None]]] = {
+    "from nothing": (lambda: from_nothing(Maker(mixed)), SCRATCH),
+    "from nothing, guarantees and limits": (lambda: from_nothing(Maker(mixed, settings=True)), None),
+    "from nothing, two kinds of jobs a leaf": (lambda: from_nothing(Maker(two_mixed)), None),
+    "from nothing, equal jobs": (lambda: from_nothing(Maker(one_gpu)), None),
+    "from nothing, two equal kinds": (lambda: from_nothing(Maker(two_equal)), None),
+    "one more job": (lambda: changed(Maker(mixed), one_more_job), AGAIN),
+    "one more job, guarantees and limits": (lambda: changed(Maker(mixed, settings=True), one_more_job), None),
+    "one more job where there is enough": (lambda: changed(Maker(little), one_more_job), AGAIN),
+    "more of the same": (lambda: changed(Maker(insatiable), more_of_the_same), AGAIN),
 }
 
 
-def main() -> None:
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}; median of {ROUNDS}")
-    for name, case in CASES.items():
-        if len(sys.argv) > 1 and not any(word in name for word in sys.argv[1:]):
-            continue
-        rounds = sorted(case())
-        spread = f"({rounds[0] * 1e3:.1f} .. {rounds[-1] * 1e3:.1f})"
-        print(f"{name:45} {statistics.median(rounds) * 1e3:9.2f} ms   {spread}", flush=True)
+def once() -> list[Measure]:
+    measures = []
+    for what, (case, target) in CASES.items():
+        wall_s, cpu_s = case()
+        name = f"entitlements: {what}"
+        measures.append(Measure(name=name, value=wall_s * 1e3, unit="ms", target=target, cpu_us={"core": cpu_s * 1e6}))
+    return measures
 
 
-if __name__ == "__main__":
-    main()
+def main(runs: int) -> list[Result]:
+    return repeat(runs, once)
