@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from loadtest.harness import Measure, Result, Target, at_most, repeat
+
 from muster.core.entitlements import EntitlementEngine, entitlements
 from muster.core.model import Amounts, QueueSpec
 from muster.core.queues import QueueTree
