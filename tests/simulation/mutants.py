@@ -82,7 +82,7 @@ MUTANTS = (
         "quota-leaks",
         "I3",
         "libs/muster/core/apply.py",
-        "        state.queues.release(job.queue, gang.of_positions(over))\n",
+        "    state.queues.release(job.queue, amounts)\n",
         "",
     ),
     Mutant(
@@ -96,9 +96,9 @@ MUTANTS = (
     Mutant(
         "next-epoch-does-not-wait-for-the-last",
         "LOG-15",
-        "services/binder/muster_binder/review.py",
-        "return [pod for pod in self._cache.of_job(job.spec.id) if pod.key.epoch < job.epoch]",
-        "return []",
+        "services/binder/muster_binder/cache.py",
+        "return epochs is not None and any(earlier < epoch for earlier in epochs)",
+        "return False",
     ),
     Mutant(
         "unanswered-create-taken-for-failed",
