@@ -19,7 +19,7 @@ from loadtest import harness
 from loadtest.processes import Settings
 from loadtest.profiling import profiled
 
-BENCHES: Final = ("placement", "core", "log", "recovery", "admission", "pipeline", "pods")
+BENCHES: Final = ("placement", "core", "log", "recovery", "admission", "pipeline", "pods", "entitlements")
 
 
 def main() -> int:
