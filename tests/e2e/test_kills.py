@@ -18,11 +18,10 @@ TAKEOVER_MAX_S = 5.0
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
-async def test_thirty_kills_lose_nothing_and_repeat_nothing(tmp_path_factory, monkeypatch):
+async def test_thirty_kills_lose_nothing_and_repeat_nothing(short_path, monkeypatch):
     targets = [kill_run.TARGETS] * ROUNDS
     scale = Scale(jobs=800, span_s=200, urgent_until_s=100, targets=targets, between_s=(2.0, 8.0))
-    directory = tmp_path_factory.mktemp("kills")  # the paths of unix sockets must be short
-    run = await kill_run.play(scale, int(os.environ.get("SEED", "1")), directory, monkeypatch)
+    run = await kill_run.play(scale, int(os.environ.get("SEED", "1")), short_path, monkeypatch)
     print(kill_witness.report(run), flush=True)
 
     assert len(run.kills) == ROUNDS * len(kill_run.TARGETS) == 30

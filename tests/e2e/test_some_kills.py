@@ -12,10 +12,9 @@ TAKEOVER_MAX_S = 10.0  # twice what is promised: other tests run beside this one
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
-async def test_a_few_kills_lose_nothing_and_repeat_nothing(tmp_path_factory, monkeypatch):
+async def test_a_few_kills_lose_nothing_and_repeat_nothing(short_path, monkeypatch):
     scale = Scale(jobs=90, span_s=25, targets=[TARGETS], between_s=(1.0, 4.0), pause=False)
-    directory = tmp_path_factory.mktemp("kills")  # the paths of unix sockets must be short
-    run = await kill_run.play(scale, SEED, directory, monkeypatch)
+    run = await kill_run.play(scale, SEED, short_path, monkeypatch)
     print(kill_witness.report(run), flush=True)
 
     assert len(run.kills) == len(TARGETS)

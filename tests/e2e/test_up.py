@@ -62,11 +62,11 @@ class Cell:
 
 
 @pytest.fixture
-def start(tmp_path):
+def start(short_path):
     cells = []
 
     def begin(*arguments):
-        cells.append(Cell(tmp_path, *arguments))
+        cells.append(Cell(short_path, *arguments))
         return cells[-1]
 
     yield begin

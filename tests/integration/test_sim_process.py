@@ -187,8 +187,8 @@ async def test_kubectl_watches(start: Callable[..., Any]) -> None:
     await stop(started)
 
 
-async def test_pod_resources_sockets(start: Callable[..., Any], tmp_path: Path) -> None:
-    folder = tmp_path / "pr"
+async def test_pod_resources_sockets(start: Callable[..., Any], short_path: Path) -> None:
+    folder = short_path / "pr"
     started = await start("--nodes", "openb", "--pod-resources-dir", str(folder), "--pod-resources-nodes", "2")
     paths = started.clusters[0]["pod_resources"]
     assert paths == [str(folder / f"openb-node-000{index}" / "kubelet.sock") for index in range(2)]

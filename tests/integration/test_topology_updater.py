@@ -12,8 +12,8 @@ from muster.core.model import JobState, Zone
 GPU = "nvidia.com/gpu"
 
 
-async def test_nodes_and_zones_reach_the_cell_and_follow_what_runs(tmp_path: Path) -> None:
-    async with running_cell(tmp_path, "uniform:3x8cpu32Gi+4gpu", sockets=2) as cell, cell.binder("binder-1"):
+async def test_nodes_and_zones_reach_the_cell_and_follow_what_runs(short_path: Path) -> None:
+    async with running_cell(short_path, "uniform:3x8cpu32Gi+4gpu", sockets=2) as cell, cell.binder("binder-1"):
         nodes = cell.state.nodes
         assert len(nodes) == 3
         assert (nodes.spec(0).device_resource, nodes.spec(0).devices, nodes.spec(0).ready) == (GPU, 4, True)
