@@ -19,6 +19,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
+from muster.core import resources
 from muster.core.jobs import Job, is_over
 from muster.core.model import Amounts, JobState
 
@@ -57,8 +58,26 @@ class Tally(Struct):
         self.waits += other.waits
         self.waited_ms += other.waited_ms
         self.waited_max_ms = max(self.waited_max_ms, other.waited_max_ms)
-        _add(self.usage, other.usage.items(), 1)
-        _add(self.lost, other.lost.items(), 1)
+        resources.count(self.usage, other.usage.items(), 1)
+        resources.count(self.lost, other.lost.items(), 1)
+
+    def placed(self, job: Job, now_ms: int) -> None:
+        """The job has just been given its nodes."""
+        self.started += 1
+        if job.epoch == 1:
+            waited_ms = now_ms - job.submit_ms
+            self.waits += 1
+            self.waited_ms += waited_ms
+            self.waited_max_ms = max(self.waited_max_ms, waited_ms)
+
+    def ended(self, state: JobState) -> None:
+        """A job has just become terminal."""
+        if state is JobState.SUCCEEDED:
+            self.succeeded += 1
+        elif state is JobState.FAILED:
+            self.failed += 1
+        else:
+            self.cancelled += 1
 
 
 class Period:
@@ -166,48 +185,21 @@ class Accounts:
 
     # --- what happens -----------------------------------------------------------------------------------------------
 
-    def charge(self, job: Job, amounts: Amounts, now_ms: int) -> None:
-        """The job holds so much more from now on."""
-        account = account_of(job)
+    def tally(self, account: Account) -> Tally:
+        """Of the open period."""
+        return self.periods[-1].tally(account)
+
+    def charge(self, account: Account, amounts: Amounts, times: int, now_ms: int) -> None:
+        """The account's jobs hold so many times the amounts more (or, below zero, less) from now on."""
         rate = self.rates.get(account)
         if rate is None:
             rate = self.rates[account] = Rate(now_ms)
             self.periods[-1].tally(account)
         else:
             self._count(account, rate, now_ms)
-        _add(rate.amounts, amounts, 1)
-
-    def release(self, job: Job, amounts: Amounts, now_ms: int) -> None:
-        """The job holds so much less from now on."""
-        account = account_of(job)
-        rate = self.rates[account]
-        self._count(account, rate, now_ms)
-        _add(rate.amounts, amounts, -1)
+        resources.count(rate.amounts, amounts, times)
         if not rate.amounts:
             del self.rates[account]
-
-    def submitted(self, job: Job) -> None:
-        self._of(job).submitted += 1
-
-    def placed(self, job: Job, now_ms: int) -> None:
-        """The job has just been given its nodes."""
-        tally = self._of(job)
-        tally.started += 1
-        if job.epoch == 1:
-            waited_ms = now_ms - job.submit_ms
-            tally.waits += 1
-            tally.waited_ms += waited_ms
-            tally.waited_max_ms = max(tally.waited_max_ms, waited_ms)
-
-    def ended(self, job: Job) -> None:
-        """The job has just become terminal."""
-        tally = self._of(job)
-        if job.state is JobState.SUCCEEDED:
-            tally.succeeded += 1
-        elif job.state is JobState.FAILED:
-            tally.failed += 1
-        else:
-            tally.cancelled += 1
 
     def preempted(self, job: Job, now_ms: int) -> None:
         """The whole job is about to leave for somebody else."""
@@ -224,10 +216,10 @@ class Accounts:
         if job.started_ms:
             live = [position for position in pods if not is_over(job.phases[position])]
             ran_ms = now_ms - job.started_ms
-            _add(self._of(job).lost, ((r, amount * ran_ms) for r, amount in job.gang.of_positions(live)), 1)
+            resources.count(self._of(job).lost, ((r, amount * ran_ms) for r, amount in job.gang.of_positions(live)), 1)
 
     def _of(self, job: Job) -> Tally:
-        return self.periods[-1].tally(account_of(job))
+        return self.tally(account_of(job))
 
     def removed(self, queue: str, path: str) -> None:
         """The queue is gone; its tallies keep its name."""
@@ -258,12 +250,3 @@ def account_of(job: Job) -> Account:
     """Fixed for the life of a job: whoever makes a part of it changeable has to move what is charged."""
     spec = job.spec
     return (job.queue, spec.namespace, spec.submitter, spec.priority)
-
-
-def _add(totals: Totals, amounts: Iterable[tuple[str, int]], sign: int) -> None:
-    for resource, amount in amounts:
-        left = totals.get(resource, 0) + sign * amount
-        if left:
-            totals[resource] = left
-        else:
-            totals.pop(resource, None)

@@ -8,7 +8,7 @@ released, and the indexes follow. Nothing is decided and nothing can fail, excep
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from msgspec.structs import force_setattr
@@ -17,11 +17,12 @@ from muster.core import apply_nodes, apply_preemption, apply_queues
 from muster.core import transitions as tr
 from muster.core.due import drop_spent_timers, wake
 from muster.core.errors import InvariantBroken
-from muster.core.jobs import RUNNING_STATES, Job, advance, is_over, may_grow
+from muster.core.jobs import OVER, RUNNING_STATES, Job, advance, is_over, may_grow
 from muster.core.limits import REFUSALS_REMEMBERED_MAX, START_TIMEOUT_MS
 from muster.core.model import Amounts, GroupPlacement, JobState
 from muster.core.potential import staying
 from muster.core.state import CellState, Forgotten
+from muster.core.sums import Sum
 from muster.core.timers import Due
 
 STRUCTURAL: Final = frozenset(
@@ -40,12 +41,11 @@ def apply_transaction(state: CellState, tx: tr.Transaction, ledger_seq: int) -> 
     state.now_ms = max(state.now_ms, header.now_ms)  # LOG-2
     state.accounts.advance(state.now_ms)
     wake(state)
-    structural = cycled = False
     for transition in tx.transitions:
-        kind = type(transition)
-        structural = structural or kind in STRUCTURAL
-        cycled = cycled or kind is tr.CyclePaused
-        _APPLY[kind](state, transition)
+        _APPLY[type(transition)](state, transition)
+    _settle(state)
+    kinds = set(map(type, tx.transitions))
+    structural, cycled = not STRUCTURAL.isdisjoint(kinds), tr.CyclePaused in kinds
     state.cycle_owed = structural and not cycled and state.pending.has_candidates
     state.position = header.inbox_to
     state.ledger_seq = ledger_seq
@@ -56,6 +56,23 @@ def apply_transaction(state: CellState, tx: tr.Transaction, ledger_seq: int) -> 
 def apply(state: CellState, transition: tr.Transition) -> None:
     """Fold one transition."""
     _APPLY[type(transition)](state, transition)
+    _settle(state)
+
+
+def _settle(state: CellState) -> None:
+    """What was counted comes into the totals: at the end, and before the tree of queues changes under it."""
+    state.sums.settle(state)
+    state.pending.reopen()
+
+
+def _queue_upserted(state: CellState, t: tr.QueueUpserted) -> None:
+    _settle(state)
+    apply_queues.queue_upserted(state, t)
+
+
+def _queue_removed(state: CellState, t: tr.QueueRemoved) -> None:
+    _settle(state)
+    apply_queues.queue_removed(state, t)
 
 
 # --- the cell -------------------------------------------------------------------------------------------------------
@@ -101,9 +118,10 @@ def _job_queued(state: CellState, t: tr.JobQueued) -> None:
     state.by_name.setdefault(spec.namespace, {})[spec.name] = spec.id
     queue = state.queues.by_id[t.queue]
     queue.jobs += 1
-    queue.demands(gang.full, 1)
     state.queues.count_members(spec, t.queue, 1, 0)
-    state.accounts.submitted(job)
+    counted = state.sums.of(job, gang.full)
+    counted.demanded += 1
+    counted.tally(state.accounts).submitted += 1
     state.pending.add(state.class_key(job), state.order_key(job))
 
 
@@ -114,10 +132,7 @@ def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
         state.pending.loosen_behind()  # it may have found something smaller or elsewhere
     state.asks.pop(t.job, None)
     advance(job, t, state.now_ms)
-    state.accounts.placed(job, state.now_ms)
-    charged = charged_amounts(job)
-    _charge(state, job, charged)
-    state.potential.count(job, charged, 1)
+    _charge(state, job, charged_amounts(job)).tally(state.accounts).placed(job, state.now_ms)
     state.nodes.charge_placement(job.gang.tasks, t.groups)
     _enter_nodes(state, t.job, t.groups)
     state.queues.count_members(job.spec, job.queue, -1, 1)
@@ -127,7 +142,7 @@ def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
     if job.spec.preemptible:
         state.changes += 1
         if queue.preempts:
-            state.pending.reopen_above(job.queue, job.spec.priority)
+            state.pending.placed(job.queue, job.spec.priority)
     state.timers.starts.append((state.now_ms, t.job, t.epoch))
     if job.spec.max_runtime_ms:
         state.timers.add(state.now_ms + job.spec.max_runtime_ms, Due.MAX_RUNTIME, t.job, t.epoch)
@@ -149,9 +164,7 @@ def _job_grown(state: CellState, t: tr.JobGrown) -> None:
     job = state.jobs[t.job]
     before = job.placement
     advance(job, t, state.now_ms)
-    grown = job.gang.of_groups(t.groups)
-    _charge(state, job, grown)
-    state.potential.count(job, grown, 1)
+    _charge(state, job, job.gang.of_groups(t.groups))
     state.nodes.charge_placement(job.gang.tasks, t.groups)
     _enter_nodes(state, t.job, t.groups)
     there = {node for group in job.placement for node, _ in group.runs}
@@ -172,8 +185,7 @@ def _job_shrunk(state: CellState, t: tr.JobShrunk) -> None:
     advance(job, t, state.now_ms)
     leaving = job.gang.of_positions(live)
     state.queues.leave(job.queue, leaving)
-    state.potential.count(job, leaving, -1)
-    state.potential.goes(job)
+    _uncommit(state, job, leaving)
     state.changes += 1
     if t.not_before_ms > state.now_ms:
         state.timers.add(t.not_before_ms, Due.GROW_AGAIN, t.job, t.epoch)
@@ -189,35 +201,41 @@ def charged_amounts(job: Job) -> Amounts:
 
 def _pods_changed(state: CellState, t: tr.PodsChanged) -> None:
     job = state.jobs[t.job]
-    over = [change.pod for change in t.pods if is_over(change.phase) and not is_over(job.phases[change.pod])]
-    gone = over if job.victim else [position for position in over if position in job.leaving]
-    stayed = [position for position in over if position not in job.leaving] if job.state in RUNNING_STATES else []
+    phases, leaving, gang = job.phases, job.leaving, job.gang
+    over = [change.pod for change in t.pods if change.phase >= OVER and phases[change.pod] < OVER]
+    left = [position for position in over if position in leaving] if leaving else []
+    gone = over if job.victim else left
+    stayed: Sequence[int] = ()
+    if job.state in RUNNING_STATES:
+        stayed = [position for position in over if position not in leaving] if leaving else over
     advance(job, t, state.now_ms)
     if over:
-        state.potential.count(job, job.gang.of_positions(stayed), -1)
-        state.potential.goes(job)
+        state.sums.of(job, gang.of_positions(over)).charged -= 1  # rule L5: pod by pod
+        state.nodes.release_pods(gang.tasks, job.placement, over if len(over) < gang.pods else None)
+        _uncommit(state, job, gang.of_positions(stayed))
+        if gone:
+            state.queues.leave(job.queue, gang.of_positions(gone), -1)
         if state.vanished:
             apply_nodes.accounted_for(state, job)
-        gang = job.gang
-        state.nodes.release_pods(gang.tasks, job.placement, over)  # rule L5: pod by pod
-        _release(state, job, gang.of_positions(over))
-        state.queues.leave(job.queue, gang.of_positions(gone), -1)
         _grows(state, job)
         state.loosened()
 
 
-def _charge(state: CellState, job: Job, amounts: Amounts) -> None:
-    """The job holds so much more: of its queues' quota (rule Q3) and in the accounts."""
-    state.queues.charge(job.queue, amounts)
-    state.queues.charge_members(job.spec, job.queue, amounts, 1)
-    state.accounts.charge(job, amounts, state.now_ms)
+def _charge(state: CellState, job: Job, amounts: Amounts) -> Sum:
+    """The job is placed with so much more: quota (rule Q3), accounts, potential (rule P1)."""
+    counted = state.sums.of(job, amounts)
+    counted.charged += 1
+    counted.committed += 1
+    state.potential.touch(job.spec.id)
+    return counted
 
 
-def _release(state: CellState, job: Job, amounts: Amounts) -> None:
-    """The job holds so much less (rule L5)."""
-    state.queues.release(job.queue, amounts)
-    state.queues.charge_members(job.spec, job.queue, amounts, -1)
-    state.accounts.release(job, amounts, state.now_ms)
+def _uncommit(state: CellState, job: Job, amounts: Amounts) -> None:
+    """So much of the job no longer counts as placed in the sense of rule P1; its pods are leaving, or over."""
+    if amounts:
+        state.sums.of(job, amounts).committed -= 1
+    state.potential.touch(job.spec.id)
+    state.potential.goes(job)
 
 
 def _job_changed(state: CellState, t: tr.JobStarting | tr.JobRunning) -> None:
@@ -228,13 +246,12 @@ def _job_stopping(state: CellState, t: tr.JobStopping | tr.JobPreempted) -> None
     job = state.jobs[t.job]
     _runs_no_more(state, job)
     stayed = job.gang.of_positions(staying(job))
-    state.potential.count(job, stayed, -1)
     if isinstance(t, tr.JobPreempted):
         state.queues.leave(job.queue, stayed)
         state.accounts.preempted(job, state.now_ms)
     advance(job, t, state.now_ms)
     _grows(state, job)
-    state.potential.goes(job)
+    _uncommit(state, job, stayed)
     state.changes += 1
 
 
@@ -286,7 +303,6 @@ def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCa
     if apply_preemption.unhold(state, job):
         state.loosened()
     state.asks.pop(t.job, None)
-    state.accounts.ended(job)
     spec = job.spec
     names = state.by_name[spec.namespace]
     del names[spec.name]
@@ -294,7 +310,9 @@ def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCa
         del state.by_name[spec.namespace]
     queue = state.queues.by_id[job.queue]
     queue.jobs -= 1
-    queue.demands(job.gang.full, -1)
+    counted = state.sums.of(job, job.gang.full)
+    counted.demanded -= 1
+    counted.tally(state.accounts).ended(job.state)
     state.timers.finished.append(t.job)
 
 
@@ -325,8 +343,8 @@ _APPLY: Final[dict[type[tr.Transition], Callable[[CellState, Any], None]]] = {
     tr.ClusterListStarted: apply_nodes.cluster_list_started,
     tr.NodesSeen: apply_nodes.nodes_seen,
     tr.ClusterSynced: apply_nodes.cluster_synced,
-    tr.QueueUpserted: apply_queues.queue_upserted,
-    tr.QueueRemoved: apply_queues.queue_removed,
+    tr.QueueUpserted: _queue_upserted,
+    tr.QueueRemoved: _queue_removed,
     tr.EntitlementsSet: apply_queues.entitlements_set,
     tr.JobQueued: _job_queued,
     tr.JobPlaced: _job_placed,

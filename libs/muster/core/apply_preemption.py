@@ -44,7 +44,8 @@ def hold_made(state: CellState, t: tr.HoldMade) -> None:
     state.holds[t.job] = Hold(t.job, t.placement, t.victims, t.expires_ms, t.shrinks)
     held = job.gang.of_groups(t.placement)
     state.queues.hold(job.queue, held)
-    state.potential.count(job, held, 1)
+    state.sums.of(job, held).committed += 1
+    state.potential.touch(t.job)
     state.pending.add(state.class_key(job), state.order_key(job))
     state.timers.add(t.expires_ms, Due.HOLD_EXPIRES, t.job, job.epoch)
 
@@ -65,7 +66,8 @@ def unhold(state: CellState, job: Job) -> bool:
         return False
     held = job.gang.of_groups(hold.placement)
     state.queues.hold(job.queue, held, -1)
-    state.potential.count(job, held, -1)
+    state.sums.of(job, held).committed -= 1
+    state.potential.touch(job.spec.id)
     return True
 
 

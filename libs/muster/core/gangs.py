@@ -91,6 +91,8 @@ class Gang:
         """Totals of the pods at these positions."""
         if len(positions) == self.pods:
             return self.full
+        if not positions:
+            return ()
         counts: dict[int, int] = {}
         for position in positions:
             group = self.group_of(position)

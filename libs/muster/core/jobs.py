@@ -27,6 +27,7 @@ SUCCEEDED: Final = int(PodPhase.SUCCEEDED)  # as plain integers: a bytearray cou
 FAILED: Final = int(PodPhase.FAILED)
 GONE: Final = int(PodPhase.GONE)
 RUNNING: Final = int(PodPhase.RUNNING)
+OVER: Final = SUCCEEDED  # from here on a pod has stopped for good
 RUNNING_STATES: Final = frozenset({JobState.PLACED, JobState.STARTING, JobState.RUNNING})  # charged, not stopping
 
 
@@ -167,7 +168,7 @@ def late_positions(job: Job) -> list[int]:
 
 def is_over(phase: int) -> bool:
     """Whether a pod in this phase has stopped for good, so that it holds nothing any more (rule L5)."""
-    return phase >= SUCCEEDED
+    return phase >= OVER
 
 
 def live_positions(job: Job, node: int) -> list[int]:

@@ -33,15 +33,10 @@ class Member:
         twin.pending, twin.running, twin.usage = self.pending, self.running, dict(self.usage)
         return twin
 
-    def count(self, pending: int, running: int, amounts: Iterable[tuple[str, int]] = (), sign: int = 1) -> None:
+    def count(self, pending: int, running: int, amounts: Iterable[tuple[str, int]] = (), times: int = 1) -> None:
         self.pending += pending
         self.running += running
-        for resource, amount in amounts:
-            left = self.usage.get(resource, 0) + sign * amount
-            if left:
-                self.usage[resource] = left
-            else:
-                self.usage.pop(resource, None)
+        resources.count(self.usage, amounts, times)
 
     @property
     def idle(self) -> bool:
@@ -55,14 +50,14 @@ class Members(dict[Key, Member]):
         return Members({key: member.copy() for key, member in self.items()})
 
     def count(
-        self, spec: JobSpec, pending: int, running: int, amounts: Iterable[tuple[str, int]] = (), sign: int = 1
+        self, spec: JobSpec, pending: int, running: int, amounts: Iterable[tuple[str, int]] = (), times: int = 1
     ) -> None:
         """A job of the queue waits, runs, holds so much more (or less)."""
         for key in keys_of(spec):
             member = self.get(key)
             if member is None:
                 member = self[key] = Member()
-            member.count(pending, running, amounts, sign)
+            member.count(pending, running, amounts, times)
             if member.idle:
                 del self[key]
 

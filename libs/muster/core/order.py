@@ -113,6 +113,7 @@ class PendingIndex:
         self.reopened: dict[ClassKey, PendingClass] = {}  # by what this pass placed: for the next one
         self.growing: dict[str, None] = {}  # placed elastic jobs that have a vacant position they may use
         self.growing_opened: dict[str, None] = {}  # of these: what this pass, or the next one, has to look at
+        self._placed: dict[str, int] = {}  # queue -> lowest priority placed by the transaction that is being folded
         self.paused = False  # a pass goes on in the next transaction
         self.all_open = False  # something was loosened: the next pass is a full one
         self.again = False  # something was loosened by this pass itself: the pass after it is a full one
@@ -148,12 +149,19 @@ class PendingIndex:
         """More of what a queue wants is its own now: all of its classes may fit."""
         self.opened.update(self.of_queue.get(queue, {}))
 
-    def reopen_above(self, queue: str, priority: int) -> None:
-        """A job of this priority was placed: those of the queue that are above it may preempt now (rule P2), also
-        those that the running pass has seen already."""
-        for found in self.of_queue.get(queue, {}).values():
-            if priority_of(found.first()) > priority:
-                self.reopened[found.key] = found
+    def placed(self, queue: str, priority: int) -> None:
+        """A job of this priority was placed: those of the queue that are above it may preempt now (rule P2)."""
+        lowest = self._placed.get(queue)
+        if lowest is None or priority < lowest:
+            self._placed[queue] = priority
+
+    def reopen(self) -> None:
+        """Classes with a job above one that was placed are looked at again, also those the running pass has seen."""
+        for queue, priority in self._placed.items():
+            for found in self.of_queue.get(queue, {}).values():
+                if priority_of(found.first()) > priority:
+                    self.reopened[found.key] = found
+        self._placed.clear()
 
     def may_grow(self, job: str, yes: bool) -> None:
         """The elastic job has changed: whether it could grow."""
@@ -186,6 +194,7 @@ class PendingIndex:
 
     def pass_ended(self) -> None:
         """Everything opened was looked at."""
+        self.reopen()
         self.all_open = (self.all_open and self.paused) or self.again
         self.again = self.paused = False
         self.opened, self.reopened = self.reopened, {}

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Final, NamedTuple
 
+from muster.core import resources
 from muster.core.jobs import RUNNING_STATES, Job, is_over
 from muster.core.model import Amounts, JobState
 from muster.core.queues import Queue, Usage
@@ -65,13 +66,13 @@ class Potential:
         self._log: list[str] = []
         self._first = 0
 
-    def count(self, job: Job, amounts: Amounts, sign: int) -> None:
-        """The job uses so much more (or less, -1) in the sense of rule P1."""
-        self.touch(job.spec.id)
+    def count(self, queue: str, priority: int, amounts: Amounts, times: int) -> None:
+        """Jobs of the leaf queue use so many times the amounts more (or less) in the sense of rule P1."""
         if amounts:
-            add(self.usage.setdefault(job.queue, {}), job.spec.priority, amounts, sign)
-            if not self.usage[job.queue]:
-                del self.usage[job.queue]
+            usage = self.usage.setdefault(queue, {})
+            add(usage, priority, amounts, times)
+            if not usage:
+                del self.usage[queue]
 
     def touch(self, job: str) -> None:
         """Something about the job has changed that matters to whoever looks for victims."""
@@ -113,15 +114,10 @@ def staying(job: Job) -> list[int]:
     return [p for p, phase in enumerate(job.phases) if not is_over(phase) and p not in job.leaving]
 
 
-def add(usage: ByPriority, priority: int, amounts: Iterable[tuple[str, int]], sign: int) -> None:
+def add(usage: ByPriority, priority: int, amounts: Iterable[tuple[str, int]], times: int) -> None:
     """Add to the usage of a priority; what becomes zero is dropped."""
     totals = usage.setdefault(priority, {})
-    for resource, amount in amounts:
-        left = totals.get(resource, 0) + sign * amount
-        if left:
-            totals[resource] = left
-        else:
-            totals.pop(resource, None)
+    resources.count(totals, amounts, times)
     if not totals:
         del usage[priority]
 

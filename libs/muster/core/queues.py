@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from muster.core import resources
 from muster.core.members import Members, are_kept
 from muster.core.model import Amounts, JobSpec, QueueSpec
 
@@ -88,9 +89,9 @@ class Queue:
             else:
                 del self.placed[priority]
 
-    def demands(self, amounts: Amounts, sign: int) -> None:
-        """A live job comes (1) or ends (-1)."""
-        _count((self,), _asked, amounts, sign)
+    def demands(self, amounts: Amounts, times: int) -> None:
+        """So many live jobs come, or end when it is below zero."""
+        resources.count(self.asked, amounts, times)
 
     def states(self) -> str:
         """For people: the queues of the path that are not open."""
@@ -233,13 +234,9 @@ class QueueTree:
         self.by_path.pop(gone.path, None)
         self.draining.pop(queue, None)
 
-    def charge(self, queue: str, amounts: Amounts) -> None:
-        """Usage goes up along the whole path (rule Q3)."""
-        _count(self.by_id[queue].chain, _usage, amounts, 1)
-
-    def release(self, queue: str, amounts: Amounts) -> None:
-        """Usage goes down along the whole path (rule L5)."""
-        _count(self.by_id[queue].chain, _usage, amounts, -1)
+    def charge(self, queue: str, amounts: Amounts, times: int = 1) -> None:
+        """Usage goes up along the whole path (rule Q3), or down when `times` is below zero (rule L5)."""
+        _count(self.by_id[queue].chain, _usage, amounts, times)
 
     def leave(self, queue: str, amounts: Amounts, sign: int = 1) -> None:
         """Charged amounts count as gone from now on (-1: no longer, because they are released)."""
@@ -279,11 +276,11 @@ class QueueTree:
             if q.members is not None:
                 q.members.count(spec, pending, running)
 
-    def charge_members(self, spec: JobSpec, queue: str, amounts: Amounts, sign: int) -> None:
-        """A job of the queue holds so much more (or, -1, less)."""
+    def charge_members(self, spec: JobSpec, queue: str, amounts: Amounts, times: int) -> None:
+        """Who submitted the job holds so many times the amounts more (or less) in the queue."""
         for q in self.by_id[queue].tracked:
             if q.members is not None:
-                q.members.count(spec, 0, 0, amounts, sign)
+                q.members.count(spec, 0, 0, amounts, times)
 
     def _derive(self, queue: Queue) -> None:
         """Path, chain and limits from the parent's, which are right already."""
@@ -304,10 +301,6 @@ def _usage(queue: Queue) -> Usage:
     return queue.usage
 
 
-def _asked(queue: Queue) -> Usage:
-    return queue.asked
-
-
 def _leaving(queue: Queue) -> Usage:
     return queue.leaving
 
@@ -316,13 +309,9 @@ def _held(queue: Queue) -> Usage:
     return queue.held
 
 
-def _count(chain: Iterable[Queue], of: Callable[[Queue], Usage], amounts: Iterable[tuple[str, int]], sign: int) -> None:
+def _count(
+    chain: Iterable[Queue], of: Callable[[Queue], Usage], amounts: Iterable[tuple[str, int]], times: int
+) -> None:
     """Add to one of the totals of every queue; what becomes zero is dropped."""
     for queue in chain:
-        totals = of(queue)
-        for resource, amount in amounts:
-            left = totals.get(resource, 0) + sign * amount
-            if left:
-                totals[resource] = left
-            else:
-                totals.pop(resource, None)
+        resources.count(of(queue), amounts, times)

@@ -181,6 +181,16 @@ def maximum(a: Amounts, b: Amounts) -> Amounts:
     return amounts(most)
 
 
+def count(totals: dict[str, int], values: Iterable[tuple[str, int]], times: int) -> None:
+    """Add so many times `values` to `totals`, which keep no zeros."""
+    for resource, amount in values:
+        left = totals.get(resource, 0) + times * amount
+        if left:
+            totals[resource] = left
+        else:
+            totals.pop(resource, None)
+
+
 def total(values: Iterable[Amounts]) -> Amounts:
     """The sum of all."""
     sums: dict[str, int] = {}

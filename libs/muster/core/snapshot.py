@@ -17,7 +17,6 @@ from typing import Final, TypeVar
 from msgspec.structs import force_setattr, replace
 
 from muster.core import layout
-from muster.core.apply_queues import count_member
 from muster.core.gangs import Gang
 from muster.core.jobs import RUNNING_STATES, Job, is_over, may_grow
 from muster.core.model import (
@@ -203,6 +202,7 @@ def load(parts: Iterable[AnyPart]) -> CellState:
     if tail is None or have != want:
         raise IncompleteSnapshot(f"nodes, jobs, request ids, tallies: {have} of {want}, tail: {tail is not None}")
     _hold(state)
+    state.sums.settle(state)
     _load_tail(state, tail)
     return state
 
@@ -285,8 +285,8 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
     state.by_name.setdefault(spec.namespace, {})[spec.name] = spec.id
     queue = state.queues.by_id[job.queue]
     queue.jobs += 1
-    queue.demands(gang.full, 1)
-    count_member(state, job)
+    state.sums.of(job, gang.full).demanded += 1
+    state.queues.count_members(spec, job.queue, int(not job.charged), int(job.charged))
     if gang.minimum_tasks is not None and may_grow(job, state.now_ms):
         state.pending.growing[spec.id] = None
     if state.is_pending(job):
@@ -309,11 +309,10 @@ def _charge(state: CellState, job: Job) -> None:
     else:
         for index, node, count, devices in layout.select(gang.tasks, job.placement, live):
             state.nodes.charge(node, gang.tasks[index].requests, count, devices)
-    amounts = gang.of_positions(live)
-    state.queues.charge(job.queue, amounts)
-    state.accounts.charge(job, amounts, state.now_ms)
+    state.sums.of(job, gang.of_positions(live)).charged += 1
     state.queues.leave(job.queue, gang.of_positions(live if job.victim else job.leaving))
-    state.potential.count(job, gang.of_positions(staying(job)), 1)
+    state.sums.of(job, gang.of_positions(staying(job))).committed += 1
+    state.potential.touch(job.spec.id)
     state.potential.goes(job)
 
 
@@ -322,7 +321,8 @@ def _hold(state: CellState) -> None:
         job = state.jobs[job_id]
         held = job.gang.of_groups(hold.placement)
         state.queues.hold(job.queue, held)
-        state.potential.count(job, held, 1)
+        state.sums.of(job, held).committed += 1
+        state.potential.touch(job_id)
 
 
 def _load_tail(state: CellState, tail: TailPart) -> None:

@@ -21,6 +21,7 @@ from muster.core.nodes import NodeTable
 from muster.core.order import ClassKey, OrderKey, PendingIndex, class_key, order_key
 from muster.core.potential import Potential
 from muster.core.queues import QueueTree
+from muster.core.sums import Sums
 from muster.core.timers import Timers
 
 __all__ = ["FIRST_POSITION", "Ask", "Attempt", "CellState", "Cluster", "Forgotten", "Hold", "Job"]
@@ -96,6 +97,7 @@ class CellState:
         self.timers = Timers()
         self.accounts = Accounts()
         self.potential = Potential()
+        self.sums = Sums()  # what the transaction being folded adds to queues, accounts and potential
 
         self.cycle_owed = False  # the last transaction changed nodes or queues and left the cycle to the next
         self.changes = 0  # counts what may make a preemption plan possible
