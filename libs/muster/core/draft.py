@@ -20,7 +20,7 @@ from muster.core.draft_nodes import DraftNodes
 from muster.core.draft_usage import DraftUsage
 from muster.core.errors import Rejected
 from muster.core.gangs import Gang, GangShape, shape_key
-from muster.core.jobs import Job, advance, is_over
+from muster.core.jobs import OVER, Job, advance, is_over
 from muster.core.limits import MESSAGE_CHARS_MAX, SUBJECT_CHARS_MAX, TRANSACTION_BYTES_MAX
 from muster.core.model import Amounts, GroupPlacement, InboxPosition, PodChange, TaskGroup
 from muster.core.order import ClassKey, OrderKey, PendingIndex, class_key, order_key
@@ -43,7 +43,7 @@ _SMALL: Final[dict[type[tr.Transition], int]] = {  # upper bounds for kinds that
 }
 _TEXT_BYTES: Final = 192  # of transitions with texts, beside these
 
-Release = tuple[tuple[TaskGroup, ...], tuple[GroupPlacement, ...], Sequence[int]]
+Release = tuple[tuple[TaskGroup, ...], tuple[GroupPlacement, ...], Sequence[int] | None]
 
 
 def size_of(transition: tr.Transition) -> int:
@@ -148,14 +148,17 @@ class Draft:
     def change(self, job: Job, transition: tr.Transition) -> Job:
         """Write a transition of an existing job; returns the job as it is then."""
         job = self.edit(job)
-        self._counts_as(job, -1)
+        tracked = bool(self.tree.by_id[job.queue].tracked)
+        if tracked:
+            self._counts_as(job, -1)
         if isinstance(transition, tr.JobPreempted):
             self.usages.shift(job.queue, job.gang.of_positions(staying(job)), -1)
         elif isinstance(transition, tr.JobShrunk):
             live = [position for position in transition.pods if not is_over(job.phases[position])]
             self.usages.shift(job.queue, job.gang.of_positions(live), -1)
         advance(job, transition, self.now_ms)
-        self._counts_as(job, 1)
+        if tracked:
+            self._counts_as(job, 1)
         self.transitions.append(transition)
         self.bytes += size_of(transition)
         return job
@@ -163,17 +166,19 @@ class Draft:
     def pods_changed(self, job: Job, changes: tuple[PodChange, ...]) -> Job:
         """Phases move forward; what is over frees its node and its quota (rule L5)."""
         job = self.edit(job)
-        over = [change.pod for change in changes if is_over(change.phase) and not is_over(job.phases[change.pod])]
-        gone = over if job.victim else [position for position in over if position in job.leaving]
+        phases, leaving = job.phases, job.leaving
+        over = [change.pod for change in changes if change.phase >= OVER and phases[change.pod] < OVER]
+        gone = over if job.victim else [position for position in over if position in leaving] if leaving else []
         transition = tr.PodsChanged(job.spec.id, job.epoch, changes)
         advance(job, transition, self.now_ms)
-        self.emit(transition)
+        self.transitions.append(transition)
+        self.bytes += tr.pods_changed_bytes(changes)
         if over:
             self.loosened = True
             self._release(job, job.gang.of_positions(over))
             if gone:
                 self.usages.shift(job.queue, job.gang.of_positions(gone), 1)
-            freed = (job.gang.tasks, job.placement, over)
+            freed = (job.gang.tasks, job.placement, over if len(over) < job.gang.pods else None)
             self.releases.append(freed)
             if self._overlay is not None:
                 self._overlay.release(*freed)
@@ -294,7 +299,7 @@ class Draft:
             self.usages.count_member(job.queue, job.spec, amounts=amounts)
 
     def _release(self, job: Job, amounts: Amounts) -> None:
-        self.usages.charge(job.queue, tuple((resource, -amount) for resource, amount in amounts))
+        self.usages.charge(job.queue, amounts, -1)
         if self.tree.by_id[job.queue].tracked:
             self.usages.count_member(job.queue, job.spec, amounts=amounts, sign=-1)
 

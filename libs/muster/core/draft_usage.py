@@ -38,14 +38,14 @@ class DraftUsage:
                 total[resource] = total.get(resource, 0) + sign * amount
         return total
 
-    def charge(self, queue: str, amounts: Iterable[tuple[str, int]]) -> None:
-        """Charged and committed usage go up, or down where amounts are negative."""
+    def charge(self, queue: str, amounts: Iterable[tuple[str, int]], sign: int = 1) -> None:
+        """Charged and committed usage go up (1) or down (-1)."""
         for q in self.tree.by_id[queue].chain:
             usage = self._charged.get(q.spec.id)
             if usage is None:
                 usage = self._charged[q.spec.id] = dict(q.usage)
             for resource, amount in amounts:
-                usage[resource] = usage.get(resource, 0) + amount
+                usage[resource] = usage.get(resource, 0) + sign * amount
 
     def shift(self, queue: str, amounts: Amounts, sign: int) -> None:
         """Committed usage alone goes up (1) or down (-1)."""

@@ -17,7 +17,7 @@ from muster.core import transitions as tr
 from muster.core.backoff import backoff_ms
 from muster.core.draft import Draft
 from muster.core.elastic import can_do_without, shrink, suspects_of
-from muster.core.jobs import FAILED, GONE, Job, is_over
+from muster.core.jobs import FAILED, GONE, SUCCEEDED, Job, is_over
 from muster.core.limits import MESSAGE_CHARS_MAX
 from muster.core.model import JobState, PodChange, Reason
 
@@ -56,22 +56,29 @@ def _pods_of(draft: Draft, job: Job, pods: list[commands.PodFact]) -> None:
 
 def settle(draft: Draft, job: Job, changes: tuple[PodChange, ...], gone_reason: Reason) -> None:
     """Write the changes and what follows from them. `gone_reason` is why pods that are GONE are gone."""
-    refused = [c for c in changes if c.phase == FAILED and c.pod not in job.leaving and refused_by_kubelet(c.reason)]
-    spare = bool(refused) and can_do_without(job, [change.pod for change in refused])
-    if spare:
+    done_with = job.leaving
+    refused = [c for c in changes if c.phase == FAILED and c.pod not in done_with and refused_by_kubelet(c.reason)]
+    spare = [change.pod for change in refused]
+    if spare and can_do_without(job, spare):
         changes = tuple(replace(change, phase=GONE) if change in refused else change for change in changes)
-    done_with = dict.fromkeys((*job.leaving, *(change.pod for change in refused if spare)))
+        done_with = (*done_with, *spare)
+    else:
+        spare = []
     job = draft.pods_changed(job, changes)
     if job.state is JobState.STOPPING:
         finish_stopping(draft, job)
         return
     if spare:
-        job = shrink(draft, job, [change.pod for change in refused], Reason.PLACEMENT_REJECTED, refused[0].reason)
-    _settle_rest(draft, job, [change for change in changes if change.pod not in done_with], gone_reason)
+        job = shrink(draft, job, spare, Reason.PLACEMENT_REJECTED, refused[0].reason)
+    rest = [change for change in changes if change.pod not in done_with] if done_with else changes
+    _settle_rest(draft, job, rest, gone_reason)
 
 
 def _settle_rest(draft: Draft, job: Job, changes: Sequence[PodChange], gone_reason: Reason) -> None:
     """What changes of pods that belong to the job mean for it."""
+    if all(change.phase <= SUCCEEDED for change in changes):
+        _go_on(draft, job)
+        return
     failed = [change for change in changes if change.phase == FAILED]
     refused = [change for change in failed if refused_by_kubelet(change.reason)]
     if refused:
@@ -94,11 +101,12 @@ def refused_by_kubelet(reason: str) -> bool:
 
 
 def _go_on(draft: Draft, job: Job) -> None:
-    if job.state is JobState.PLACED:
-        job = draft.change(job, tr.JobStarting(job.id, job.epoch))
     if job.all_succeeded():
         draft.finished(draft.change(job, tr.JobSucceeded(job.id, job.epoch)))
-    elif job.state is JobState.STARTING and job.minimum_running():
+        return
+    if job.state is JobState.PLACED:
+        job = draft.change(job, tr.JobStarting(job.id, job.epoch))
+    if job.state is JobState.STARTING and job.minimum_running():
         draft.change(job, tr.JobRunning(job.id, job.epoch))
 
 

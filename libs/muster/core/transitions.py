@@ -358,7 +358,7 @@ def estimated_bytes(transition: Transition) -> int:
     if isinstance(transition, JobShrunk):
         return 256 + 5 * (len(transition.pods) + len(transition.suspects)) + 4 * len(transition.message)
     if isinstance(transition, PodsChanged):
-        return 64 + sum(24 + len(p.reason) for p in transition.pods)
+        return pods_changed_bytes(transition.pods)
     if isinstance(transition, NodeUpserted):
         s = transition.spec
         pairs = sum(len(k) + len(v) + 8 for k, v in s.labels)
@@ -377,6 +377,14 @@ def estimated_bytes(transition: Transition) -> int:
     if isinstance(transition, EntitlementsSet):
         return 64 + sum(64 + 64 * len(e.amounts) for e in transition.entitlements)
     return 512 + len(getattr(transition, "message", ""))
+
+
+def pods_changed_bytes(pods: tuple[PodChange, ...]) -> int:
+    """An upper bound of the encoded size of a PodsChanged."""
+    size = 64
+    for pod in pods:
+        size += 24 + len(pod.reason)
+    return size
 
 
 def _victims_bytes(hold: HoldMade) -> int:

@@ -45,7 +45,7 @@ def test_a_gang_starts_runs_and_succeeds(gang):
 
 
 def test_pods_that_come_and_go_between_two_reports(gang):
-    assert kinds(gang.pods("a", 3)) == ["PodsChanged", "JobStarting", "JobSucceeded"]
+    assert kinds(gang.pods("a", 3)) == ["PodsChanged", "JobSucceeded"]
 
 
 def test_phases_only_move_forward_and_end_for_good(gang):
