@@ -3,7 +3,7 @@
 Admission calls `to_core` once per job, after the declared rules of the proto were checked; here are the rules that the
 proto cannot say: what belongs together, what must agree with the pod template, what is reserved. Every mistake is a
 `Rejected` with the path of the field in the job. Jobs of one template differ in little, so task groups are remembered
-by their bytes: a thousand equal groups are read and stored once.
+by their bytes, and so are whole jobs but for their names: a thousand equal groups are read and stored once.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 import msgspec
 from google.protobuf import duration_pb2
+from msgspec.structs import replace
 
 from muster.api.v1 import job_pb2
 from muster.core import resources
@@ -36,8 +37,8 @@ LABEL_KEY: Final = re.compile(
     r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
 LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-GROUPS_REMEMBERED_MAX: Final = 4096
-REMEMBERED_BYTES_MAX: Final = 4096  # of a group with its template; larger ones are read each time
+REMEMBERED_MAX: Final = 4096  # groups, and jobs
+REMEMBERED_BYTES_MAX: Final = 4096  # of a job, or of a group with its template; larger ones are read each time
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -50,13 +51,35 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class JobReader:
-    """Reads jobs. Keeps what it has read of task groups, so one per process."""
+    """Reads jobs. Keeps what it has read of task groups and of whole jobs, so one per process."""
 
     def __init__(self) -> None:
         self._groups: OrderedDict[bytes, TaskGroup] = OrderedDict()
+        self._jobs: OrderedDict[bytes, JobSpec] = OrderedDict()
 
     def to_core(self, spec: job_pb2.JobSpec, index: int, origin: Origin) -> JobSpec:
-        """Job number `index` of its request. Raises Rejected."""
+        """Job number `index` of its request. Raises Rejected.
+
+        A job that differs from an earlier one in its name only is not read again: thousands come from one template.
+        """
+        body = without_name(spec)
+        known = self._jobs.get(body)
+        if known is None:
+            job = self._read(spec, index, origin)
+            if len(body) <= REMEMBERED_BYTES_MAX and not spec.trace_context:
+                _remember(self._jobs, body, job)
+            return job
+        return replace(
+            known,
+            id=ids.job_id(origin.cell, known.namespace, origin.request_id, index),
+            name=spec.name,
+            submitter=origin.submitter,
+            request_id=origin.request_id,
+            digest=ids.body_digest(spec, traced=False),
+            trace=origin.trace,
+        )
+
+    def _read(self, spec: job_pb2.JobSpec, index: int, origin: Origin) -> JobSpec:
         stated = {field.name: value for field, value in spec.ListFields()}  # reading only these is twice as fast
         if not reserved.JOB_FIELDS.isdisjoint(stated):
             raise reserved.refusal(next(name for name in stated if name in reserved.JOB_FIELDS))
@@ -98,10 +121,23 @@ class JobReader:
         if group is None:
             group = _read_group(task, template, f"tasks[{at}]")
             if len(key) <= REMEMBERED_BYTES_MAX:
-                self._groups[key] = group
-                if len(self._groups) > GROUPS_REMEMBERED_MAX:
-                    self._groups.popitem(last=False)
+                _remember(self._groups, key, group)
         return group
+
+
+def _remember(known: OrderedDict[bytes, T], key: bytes, value: T) -> None:
+    known[key] = value
+    if len(known) > REMEMBERED_MAX:
+        known.popitem(last=False)
+
+
+def without_name(spec: job_pb2.JobSpec) -> bytes:
+    """The bytes of a job without its name: what the jobs of one template have in common."""
+    name = spec.name
+    spec.ClearField("name")  # a copy would cost more than the rest
+    data = spec.SerializeToString()
+    spec.name = name
+    return data
 
 
 def _read_group(task: job_pb2.TaskGroup, template: str, where: str) -> TaskGroup:

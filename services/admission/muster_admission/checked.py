@@ -14,6 +14,7 @@ from typing import Final
 from muster.api.v1 import job_pb2, submission_pb2
 from muster.core.limits import NAME_CHARS_MAX
 from muster.core.submission import NAME
+from muster.wire.jobs import without_name
 from muster_admission.calls import violations
 
 JOBS_MAX: Final = 1000  # in a request, by its declared rule
@@ -44,22 +45,14 @@ class CheckedJobs:
     def _knows(self, jobs: Sequence[job_pb2.JobSpec]) -> bool:
         for job in jobs:
             name = job.name
-            if len(name) > NAME_CHARS_MAX or NAME.fullmatch(name) is None or _without_name(job) not in self._good:
+            if len(name) > NAME_CHARS_MAX or NAME.fullmatch(name) is None or without_name(job) not in self._good:
                 return False
         return True
 
     def _remember(self, jobs: Sequence[job_pb2.JobSpec]) -> None:
         for job in jobs:
-            key = _without_name(job)
+            key = without_name(job)
             if len(key) <= REMEMBERED_BYTES_MAX:
                 self._good[key] = None
         while len(self._good) > REMEMBERED_MAX:
             self._good.popitem(last=False)
-
-
-def _without_name(job: job_pb2.JobSpec) -> bytes:
-    name = job.name
-    job.ClearField("name")  # a copy would cost more than the rest
-    data = job.SerializeToString()
-    job.name = name
-    return data

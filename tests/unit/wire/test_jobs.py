@@ -311,3 +311,19 @@ def test_a_mistake_in_a_remembered_group_names_its_place_each_time() -> None:
         with pytest.raises(Rejected) as caught:
             reader.to_core(spec(tasks=tasks), 0, ORIGIN)
         assert caught.value.field == f"{place}.resources.cpu"
+
+
+# --- memory of jobs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("trace", ["", "00-1-1-01"])
+def test_a_job_that_is_known_but_for_its_name_reads_as_if_it_were_new(trace: str) -> None:
+    reader = JobReader()
+    fields: dict[str, object] = {"labels": {"team": "vision"}, "priority": 3, "trace_context": trace}
+    later = Origin(cell="main", request_id="exp-18", submitter="bob", trace="00-2-2-01")
+    reader.to_core(spec(**fields), 0, ORIGIN)
+    for number, name in enumerate(("train", "eval", "train-2")):
+        job = spec(name=name, **fields)
+        assert reader.to_core(job, number, later) == JobReader().to_core(job, number, later)
+        assert job.name == name
+    assert reader.to_core(spec(**fields | {"priority": 4}), 0, later).priority == 4
