@@ -138,8 +138,11 @@ def public_events(tx: tr.Transaction, ledger_seq: int, names: Names, cell: str) 
     queued: dict[str, JobFacts] = {}
     events: list[PublicEvent] = []
     for index, transition in enumerate(tx.transitions):
+        kind = type(transition)
+        if kind not in PUBLIC:
+            continue
         moment = Moment(ledger_seq, index, time)
-        step = STEPS.get(type(transition))
+        step = STEPS.get(kind)
         if isinstance(transition, tr.JobQueued):
             facts = queued[transition.spec.id] = facts_of(transition.spec, names.queue(transition.queue))
             events.append(_job_event(transition.spec.id, facts, moment, _QUEUED))
@@ -170,18 +173,22 @@ def _reason_name(reason: str) -> str:
 
 
 _QUEUED: Final = _fields("job.queued", JobState.QUEUED, Reason.SUBMITTED)
+_PLACED: Final = _fields("job.placed", JobState.PLACED, Reason.PLACED)
+_STARTING: Final = _fields("job.starting", JobState.STARTING, Reason.PLACED)
+_RUNNING: Final = _fields("job.running", JobState.RUNNING, Reason.PLACED)
+_SUCCEEDED: Final = _fields("job.succeeded", JobState.SUCCEEDED, Reason.ALL_SUCCEEDED)
 
 
 def _placed(t: tr.JobPlaced) -> Fields:
-    return _fields("job.placed", JobState.PLACED, Reason.PLACED, epoch=t.epoch)
+    return {**_PLACED, "epoch": t.epoch}
 
 
 def _starting(t: tr.JobStarting) -> Fields:
-    return _fields("job.starting", JobState.STARTING, Reason.PLACED, epoch=t.epoch)
+    return {**_STARTING, "epoch": t.epoch}
 
 
 def _running(t: tr.JobRunning) -> Fields:
-    return _fields("job.running", JobState.RUNNING, Reason.PLACED, epoch=t.epoch)
+    return {**_RUNNING, "epoch": t.epoch}
 
 
 def _stopping(t: tr.JobStopping) -> Fields:
@@ -226,7 +233,7 @@ def _requeued(t: tr.JobRequeued) -> Fields:
 
 
 def _succeeded(t: tr.JobSucceeded) -> Fields:
-    return _fields("job.succeeded", JobState.SUCCEEDED, Reason.ALL_SUCCEEDED, epoch=t.epoch)
+    return {**_SUCCEEDED, "epoch": t.epoch}
 
 
 def _failed(t: tr.JobFailed) -> Fields:
@@ -251,6 +258,18 @@ STEPS: Final[Mapping[type[tr.Transition], Callable[[Any], Fields]]] = {
     tr.JobCancelled: _cancelled,
 }
 
+PUBLIC: Final = frozenset(
+    {
+        *STEPS,
+        tr.JobQueued,
+        tr.CommandRefused,
+        tr.QueueUpserted,
+        tr.QueueRemoved,
+        tr.LeaderElected,
+        tr.InboxItemQuarantined,
+    }
+)  # what anybody is told of
+
 
 def _job_event(job: str, facts: JobFacts, moment: Moment, fields: Fields) -> PublicEvent:
     data = JobData(
@@ -273,7 +292,7 @@ def _job_event(job: str, facts: JobFacts, moment: Moment, fields: Fields) -> Pub
 
 
 def _other_event(t: tr.Transition, names: Names, moment: Moment, cell: str) -> PublicEvent | None:
-    """Of a transition that is about no queued job; None for those that are nobody's business."""
+    """Of a transition that is about no queued job."""
     place: Fields = {"ledger_sequence": str(moment.ledger_seq), "index": moment.index, "time": moment.time}
     data: AnyData
     match t:
