@@ -22,6 +22,7 @@ from muster.core.limits import MESSAGE_CHARS_MAX
 from muster.core.model import JobState, PodChange, Reason
 
 PODS_PER_WORK_UNIT: Final = 32
+JOBS_PER_WORK_UNIT: Final = 2
 REASON_CHARS_MAX: Final = 200
 REFUSED_BY_KUBELET: Final = ("TopologyAffinityError", "UnexpectedAdmissionError", "NodeAffinity", "NodePorts")
 
@@ -30,7 +31,7 @@ def observed(draft: Draft, fact: commands.PodsObserved) -> None:
     by_job: dict[str, list[commands.PodFact]] = {}
     for pod in fact.pods:
         by_job.setdefault(pod.job, []).append(pod)
-    draft.spend(len(fact.pods) // PODS_PER_WORK_UNIT)
+    draft.spend(len(by_job) // JOBS_PER_WORK_UNIT + len(fact.pods) // PODS_PER_WORK_UNIT)
     for job_id, pods in by_job.items():
         job = draft.job(job_id)
         if job is not None and job.charged:

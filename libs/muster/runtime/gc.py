@@ -13,7 +13,7 @@ import gc
 from typing import Final
 
 IDLE_OBJECTS_MIN: Final = 20_000  # new container objects that make an idle collection worthwhile
-BUSY_OBJECTS_MAX: Final = 400_000  # about 40 ms to walk
+BUSY_OBJECTS_MAX: Final = 200_000  # about 20 ms to walk
 
 
 def state_loaded() -> None:
