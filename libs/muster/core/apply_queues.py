@@ -8,38 +8,72 @@ from __future__ import annotations
 
 from muster.core import transitions as tr
 from muster.core.jobs import Job, is_over
+from muster.core.members import Members
+from muster.core.order import class_key, order_key
+from muster.core.queues import Queue
 from muster.core.state import CellState
 
 
 def queue_upserted(state: CellState, t: tr.QueueUpserted) -> None:
-    if state.queues.put(t.spec):
-        _reorder(state)
+    tree = state.queues
+    old = tree.by_id.get(t.spec.id)
+    if old is None:
+        tree.put(t.spec)
+    else:
+        sorted_by, chain, counted = _sorting(state, old), old.chain, old.members is not None
+        tree.put(t.spec)
+        for leaf, before in sorted_by.items():
+            if _sorts(tree.get(leaf)) != before:
+                _reorder(state, tree.get(leaf))
+        stale = [queue for queue in (*chain, *old.chain) if (queue in chain) != (queue in old.chain)]
+        _recount(state, stale if counted else [*stale, old])
     state.loosened()
 
 
-def _reorder(state: CellState) -> None:
-    """What decides the order or the classes of pending jobs has changed: all are sorted in again, and those who share
-    a queue are counted again."""
-    old = state.pending
-    fresh = state.pending = type(old)()
-    for found in old.classes.values():
-        for key in found.keys[found.head :]:
-            job = state.jobs[key[2]]
-            fresh.add(state.class_key(job), state.order_key(job))
-    fresh.growing = old.growing
-    fresh.loosen()
-    if state.queues.forget_members():
+def _sorting(state: CellState, top: Queue) -> dict[str, tuple[bool, bool]]:
+    """By leaf below the queue: what of the tree decides the order and the classes of its pending jobs."""
+    return {queue.id: _sorts(queue) for queue in state.queues.subtree(top.id) if not queue.children}
+
+
+def _sorts(leaf: Queue) -> tuple[bool, bool]:
+    return leaf.fifo, bool(leaf.tracked)
+
+
+def _reorder(state: CellState, leaf: Queue) -> None:
+    """The order or the classes of a leaf's pending jobs have changed: they are sorted in again, no others."""
+    jobs, is_held = state.jobs, state.holds.__contains__
+    state.pending.reorder(
+        leaf.id,
+        lambda job: class_key(leaf, jobs[job], held=is_held(job)),
+        lambda job: order_key(leaf, jobs[job]),
+    )
+
+
+def _recount(state: CellState, stale: list[Queue]) -> None:
+    """Those who share these queues are counted again: one began to keep count, or jobs came or left with a subtree."""
+    stale = [queue for queue in stale if queue.members is not None]
+    for queue in stale:
+        queue.members = Members()
+    concerned = {below.id: [q for q in below.chain if q in stale] for q in stale for below in state.queues.subtree(q.id)}
+    if any(state.queues.get(queue).jobs for queue in concerned):
         for job in state.jobs.values():
-            if job.live:
-                count_member(state, job)
+            if job.live and job.queue in concerned:
+                for queue in concerned[job.queue]:
+                    _count(queue, job)
 
 
 def count_member(state: CellState, job: Job) -> None:
     """All that a job is and has, for those who share its queue."""
-    state.queues.count_members(job.spec, job.queue, int(not job.charged), int(job.charged))
-    if job.charged:
-        live = [position for position, phase in enumerate(job.phases) if not is_over(phase)]
-        state.queues.charge_members(job.spec, job.queue, job.gang.of_positions(live), 1)
+    for queue in state.queues.get(job.queue).tracked:
+        _count(queue, job)
+
+
+def _count(queue: Queue, job: Job) -> None:
+    if queue.members is not None:
+        queue.members.count(job.spec, int(not job.charged), int(job.charged))
+        if job.charged:
+            live = [position for position, phase in enumerate(job.phases) if not is_over(phase)]
+            queue.members.count(job.spec, 0, 0, job.gang.of_positions(live))
 
 
 def queue_removed(state: CellState, t: tr.QueueRemoved) -> None:

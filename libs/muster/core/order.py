@@ -13,7 +13,7 @@ blocked) and is stored in snapshots, so every replica spends the same work units
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from muster.core.gangs import GangShape
 from muster.core.jobs import Job
@@ -140,6 +140,22 @@ class PendingIndex:
             del of_queue[key]
             if not of_queue:
                 del self.of_queue[key[0]]
+
+    def reorder(
+        self, queue: str, class_of: Callable[[str], ClassKey], order_of: Callable[[str], OrderKey]
+    ) -> None:
+        """What decides the order or the classes of a queue's jobs has changed: each is sorted in again."""
+        sorted_in: dict[ClassKey, list[OrderKey]] = {}
+        for found in list(self.of_queue.get(queue, {}).values()):
+            jobs = [key[2] for key in found.keys[found.head :]]
+            for mapping in (self.classes, self.opened, self.reopened, self.of_queue[queue]):
+                mapping.pop(found.key, None)
+            for job in jobs:
+                sorted_in.setdefault(class_of(job), []).append(order_of(job))
+        for key, keys in sorted_in.items():
+            fresh = self.classes[key] = self.of_queue[queue][key] = PendingClass(key)
+            fresh.keys = sorted(keys)
+            self.open(fresh)
 
     def open(self, found: PendingClass) -> None:
         """The cycle looks at this class."""

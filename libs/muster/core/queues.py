@@ -192,8 +192,8 @@ class QueueTree:
             yield queue
             stack.extend(queue.children[name] for name in sorted(queue.children, reverse=True))
 
-    def put(self, spec: QueueSpec) -> bool:
-        """Add or replace. Returns whether the order or the classes of pending jobs may have changed."""
+    def put(self, spec: QueueSpec) -> None:
+        """Add or replace. Who shares a queue that begins to keep count, or moves, is for the caller to count."""
         old = self.by_id.get(spec.id)
         self.lending += bool(spec.lending_limit) - bool(old and old.spec.lending_limit)
         if spec.state == "DRAINING":
@@ -205,7 +205,7 @@ class QueueTree:
             self.children_of(spec.parent)[spec.name] = spec.id
             self.next_number = max(self.next_number, int(spec.id[1:]) + 1)
             self._derive(queue)
-            return False
+            return
         before = old.spec
         old.spec = spec
         old.fifo = spec.ordering == "FIFO"
@@ -224,7 +224,6 @@ class QueueTree:
                 self._derive(below)
         for of, amounts in totals:
             _count(old.chain[1:], of, amounts.items(), 1)
-        return moved or kept or before.ordering != spec.ordering
 
     def remove(self, queue: str) -> None:
         """Of a queue without children and jobs."""
@@ -262,13 +261,6 @@ class QueueTree:
             copied.placed = dict(queue.placed)
         twin.next_number = self.next_number
         return twin
-
-    def forget_members(self) -> bool:
-        """Members are about to be counted again; whether any queue keeps them."""
-        keeping = [queue for queue in self.by_id.values() if queue.members is not None]
-        for queue in keeping:
-            queue.members = Members()
-        return bool(keeping)
 
     def count_members(self, spec: JobSpec, queue: str, pending: int, running: int) -> None:
         """A job of the queue begins or ceases to wait or to run."""
