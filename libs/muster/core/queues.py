@@ -22,10 +22,10 @@ class Queue:
     """One queue and what is derived from its place in the tree."""
 
     __slots__ = (
-        "asked",
         "chain",
         "children",
         "fifo",
+        "flows",
         "held",
         "jobs",
         "leaving",
@@ -53,7 +53,8 @@ class Queue:
         self.jobs = 0  # live jobs submitted here (leaf)
         self.running: dict[str, None] = {}  # jobs here that are Placed, Starting or Running
         self.placed: dict[int, int] = {}  # priority -> how many of these may be preempted (rule P2)
-        self.asked: Usage = {}  # what live jobs submitted here ask for at their maximum (leaf)
+        self.flows: dict[tuple[str, ...], Usage] = {}  # what live jobs submitted here (leaf) ask for at their maximum,
+        # by the set of resources they ask for (rule F3)
         self.members: Members | None = Members() if are_kept(spec) else None
         self.tracked: tuple[Queue, ...] = ()  # the queues of the chain that keep their members
         self.fifo = spec.ordering == "FIFO"
@@ -89,9 +90,21 @@ class Queue:
             else:
                 del self.placed[priority]
 
+    @property
+    def asked(self) -> Usage:
+        """What live jobs submitted here ask for at their maximum, in all."""
+        totals: Usage = {}
+        for asked in self.flows.values():
+            resources.count(totals, asked.items(), 1)
+        return totals
+
     def demands(self, amounts: Amounts, times: int) -> None:
         """So many live jobs come, or end when it is below zero."""
-        resources.count(self.asked, amounts, times)
+        flow = tuple([resource for resource, _ in amounts])
+        asked = self.flows.setdefault(flow, {})
+        resources.count(asked, amounts, times)
+        if not asked:
+            del self.flows[flow]
 
     def states(self) -> str:
         """For people: the queues of the path that are not open."""
@@ -255,7 +268,7 @@ class QueueTree:
             copied.leaving = dict(queue.leaving)
             copied.held = dict(queue.held)
             copied.jobs = queue.jobs
-            copied.asked = dict(queue.asked)
+            copied.flows = {flow: dict(asked) for flow, asked in queue.flows.items()}
             copied.members = None if queue.members is None else queue.members.copy()
             copied.running = dict(queue.running)
             copied.placed = dict(queue.placed)
