@@ -54,7 +54,9 @@ def _recount(state: CellState, stale: list[Queue]) -> None:
     stale = [queue for queue in stale if queue.members is not None]
     for queue in stale:
         queue.members = Members()
-    concerned = {below.id: [q for q in below.chain if q in stale] for q in stale for below in state.queues.subtree(q.id)}
+    concerned = {
+        below.id: [q for q in below.chain if q in stale] for q in stale for below in state.queues.subtree(q.id)
+    }
     if any(state.queues.get(queue).jobs for queue in concerned):
         for job in state.jobs.values():
             if job.live and job.queue in concerned:

@@ -31,7 +31,7 @@ def check_counts(state: CellState) -> None:
                 used.update({resource: amount * live for resource, amount in one.items()})
             first += task.replicas
         asked[job.queue] += whole
-        flows[job.queue][tuple(sorted(whole))] += whole
+        flows[job.queue][tuple(sorted(+whole))] += whole
         kind = "/running" if job.state in CHARGED else "/pending"
         queue = state.queues.by_id[job.queue]
         while True:

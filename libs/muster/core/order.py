@@ -141,9 +141,7 @@ class PendingIndex:
             if not of_queue:
                 del self.of_queue[key[0]]
 
-    def reorder(
-        self, queue: str, class_of: Callable[[str], ClassKey], order_of: Callable[[str], OrderKey]
-    ) -> None:
+    def reorder(self, queue: str, class_of: Callable[[str], ClassKey], order_of: Callable[[str], OrderKey]) -> None:
         """What decides the order or the classes of a queue's jobs has changed: each is sorted in again."""
         sorted_in: dict[ClassKey, list[OrderKey]] = {}
         for found in list(self.of_queue.get(queue, {}).values()):

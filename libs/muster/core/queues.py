@@ -259,7 +259,8 @@ class QueueTree:
         _count(self.by_id[queue].chain, _held, amounts, sign)
 
     def copy(self) -> QueueTree:
-        """An independent tree with the same content, for decisions that change it."""
+        """A tree with the same content, for decisions that change it. What jobs count in a queue is shared, because
+        decisions leave that alone, but for the totals that move with a queue."""
         twin = QueueTree()
         for queue in self.subtree():
             twin.put(queue.spec)
@@ -268,10 +269,10 @@ class QueueTree:
             copied.leaving = dict(queue.leaving)
             copied.held = dict(queue.held)
             copied.jobs = queue.jobs
-            copied.flows = {flow: dict(asked) for flow, asked in queue.flows.items()}
-            copied.members = None if queue.members is None else queue.members.copy()
-            copied.running = dict(queue.running)
-            copied.placed = dict(queue.placed)
+            copied.flows = queue.flows
+            copied.members = queue.members
+            copied.running = queue.running
+            copied.placed = queue.placed
         twin.next_number = self.next_number
         return twin
 

@@ -138,4 +138,3 @@ def startable(state: CellState, tree: QueueTree, flows: Flows) -> Flows:
             used = resources.amounts(known.usage) if known is not None and not queue.children else ()
             found[queue.id] = (used,) if used else ()
     return {leaf: asked for leaf, asked in found.items() if asked}
-

@@ -10,8 +10,9 @@ from typing import Final
 
 import numpy as np
 
+from muster.core.node_arrays import BoolArray, Int64Array
 from muster.core.rows import Demand
-from muster.core.victims import BoolArray, Int64Array, Ranking
+from muster.core.victims import Ranking
 
 RANK_BITS: Final = 32
 Cost = tuple[int, int, int]  # (worst grade, lost work, place in the order of rule P3 of who leaves last)

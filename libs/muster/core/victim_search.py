@@ -21,6 +21,7 @@ from muster.core import layout
 from muster.core.jobs import Job
 from muster.core.limits import PLAN_VICTIMS_MAX
 from muster.core.model import Amounts, TaskGroup
+from muster.core.node_arrays import Int64Array
 from muster.core.placement import choose_devices
 from muster.core.potential import staying
 from muster.core.preemption_rules import Outlook, Taking, asked_for
@@ -30,7 +31,8 @@ from muster.core.rows import Demand, Row, charge_row
 from muster.core.shapes import Shape, cache_of
 from muster.core.state import CellState
 from muster.core.victim_nodes import FREE, ByNode, Cost
-from muster.core.victims import CORE, ELASTIC, Int64Array, Ranking, spare_of
+from muster.core.victim_table import CORE, ELASTIC, spare_of
+from muster.core.victims import Ranking
 
 
 class Pick(NamedTuple):
@@ -229,7 +231,7 @@ class Search:
 
     @property
     def clusters(self) -> Int64Array:
-        return self._ranking.table.clusters
+        return self._state.nodes.described.clusters
 
     @property
     def touched(self) -> list[int]:
