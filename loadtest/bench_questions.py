@@ -202,17 +202,25 @@ def in_order(of: Callable[[int, int], int]) -> Callable[[CellState, int], str]:
     return find
 
 
-def forecast(job: Callable[[int], tuple[str, TaskGroup, int]]) -> Ask:
+def forecast(says: str, job: Callable[[int], tuple[str, TaskGroup, int]]) -> Ask:
+    """`says` is what the answer must be, for a figure of another answer means nothing."""
+
     def ask(state: CellState, n: int) -> object:
         leaf, task, priority = job(n)
+        wanted = spec(10_000_000 + n, leaf, (task,), priority)
         try:
-            return forecasts.job_to_proto(
-                forecast_job(state, spec(10_000_000 + n, leaf, (task,), priority), state.now_ms)
-            )
+            told = forecast_job(state, wanted, state.now_ms)
         except Rejected as why:
-            return why
+            return expect(says, why.message, why)
+        return expect(says, told.summary, forecasts.job_to_proto(told))
 
     return ask
+
+
+def expect(says: str, said: str, answer: object) -> object:
+    if says not in said:
+        raise RuntimeError(f'not "{says}" but "{said}"')
+    return answer
 
 
 def changed(wanted: dict[str, QueueSpec], moves: tuple[tuple[str, str], ...] = ()) -> Ask:
@@ -231,14 +239,16 @@ QUESTIONS: Final[dict[str, Ask]] = {
     "explain a job in the middle": explained(in_order(lambda length, n: min(length // 2 + n, length - 1))),
     "explain the last job": explained(in_order(lambda length, _n: length - 1)),
     "explain a running job": explained(lambda state, n: next(iter(state.queues.get(f"q{3 + n % 3}").running))),
-    "a job that starts": forecast(lambda n: (RICH, crumb(100 + n), 0)),
-    "a job that starts, new node selector": forecast(lambda n: (RICH, crumb(10, f"z{n % 10}"), 0)),
-    "a job that waits": forecast(lambda n: (RICH, group(n % SHAPES), 0)),
-    "a job of a new shape that waits": forecast(lambda n: (RICH, group(SHAPES + n), 0)),
-    "a job that displaces one": forecast(lambda n: (RICH, group(n % SHAPES), 9)),
-    "a gang of 8 nodes that displaces 40 jobs": forecast(lambda _: (RICH, group(0, devices=5, pods=8), 9)),
-    "a gang of 8 nodes that reclaims": forecast(lambda _: (POOR, group(0, devices=5, pods=8), 9)),
-    "a job too large for any node": forecast(lambda n: (RICH, group(n, devices=6), 0)),
+    "a job that starts": forecast("would start now", lambda n: (RICH, crumb(100 + n), 0)),
+    "a job that starts, new node selector": forecast("would start now", lambda n: (RICH, crumb(10, f"z{n % 10}"), 0)),
+    "a job that waits": forecast("would wait", lambda n: (RICH, group(n % SHAPES), 0)),
+    "a job of a new shape that waits": forecast("would wait", lambda n: (RICH, group(SHAPES + n), 0)),
+    "a job that displaces one": forecast("once 1 running job has", lambda n: (RICH, group(n % SHAPES), 9)),
+    "a gang of 8 nodes that displaces 40 jobs": forecast(
+        "once 40 running jobs have", lambda _: (RICH, group(0, devices=5, pods=8), 9)
+    ),
+    "a gang of 8 nodes that reclaims": forecast("running jobs have", lambda _: (POOR, group(0, devices=5, pods=8), 9)),
+    "a job too large for any node": forecast("can never run", lambda n: (RICH, group(n, devices=6), 0)),
     "a weight": changed({"dept-0": QueueSpec("", "", "", weight=5)}),
     "a limit": changed({"dept-9": QueueSpec("", "", "", weight=10, limit=((GPU, 1_000_000),))}),
     "a queue that moves": changed({}, ((path_of(3), "dept-7/moved"),)),

@@ -74,14 +74,19 @@ class Eligibility:
         return self
 
     def _start_afresh(self, table: NodeTable) -> Sequence[int]:
-        """All masks as if no node had a taint; returns the nodes to look at one by one."""
+        """All masks, but for the nodes that have to be looked at one by one: they are returned."""
         selector, affinity, _ = self.constraints
-        if selector or affinity:
-            return range(len(table))
+        nodes = len(table)
+        self.tainted[:] = bytes(nodes)
+        if selector:  # most of them name few of the nodes
+            self.suits[:] = self.usable[:] = bytes(nodes)
+            key, value = selector[0]
+            return [n for n, facts in enumerate(table.facts) if facts.labels.get(key) == value]
+        if affinity:
+            return range(nodes)
         described = table.described
         self.suits[:] = (~described.removed).tobytes()
         self.usable[:] = described.open.tobytes()
-        self.tainted[:] = bytes(len(table))
         return [int(n) for n in np.flatnonzero(described.has_taints)]
 
 

@@ -32,7 +32,6 @@ from muster.core.standing import Flows, demand, startable
 from muster.core.state import CellState
 
 WORK_MAX: Final = 300  # work units of the decision that is asked for
-PLANNABLE: Final = frozenset({"capacity", "device", "hold"})  # blockers that somebody's leaving may remove
 
 
 class PlacedOn(Struct, frozen=True):
@@ -102,7 +101,7 @@ def _queued(state: CellState, transition: tr.JobQueued, now_ms: int) -> Job:
 
 def _waits(state: CellState, job: Job) -> JobForecast:
     explanation = explain_job(state, job)
-    if any(blocker.kind not in PLANNABLE for blocker in explanation.blockers):
+    if any(blocker.kind == "queue-state" for blocker in explanation.blockers):  # nobody's leaving helps
         return JobForecast(f"would wait: {_reason(explanation)}", False, (), (), explanation)
     answer = Planner(state).plan_for(job)
     if answer.plan is None:
