@@ -18,7 +18,7 @@ from muster.core.model import Amounts
 from muster.core.node_arrays import BoolArray, Int64Array
 from muster.core.resources import PODS
 from muster.core.state import CellState
-from muster.core.victim_table import ALIVE, FIXED, IDENT, LEAF, PRIORITY, SINCE, SUBMIT, table_of
+from muster.core.victim_table import FIXED, LEAF, SINCE, table_of
 
 NAMED_MAX: Final = 20  # jobs that are named, of each leaf
 
@@ -39,10 +39,8 @@ class Borrowing:
     def __init__(self, state: CellState) -> None:
         self._state = state
         self._table = table = table_of(state)
-        facts = table.facts[: len(table.jobs)]
-        alive = np.flatnonzero(facts[:, ALIVE] == 1)
-        keys = (facts[alive, IDENT], facts[alive, SUBMIT], -facts[alive, PRIORITY], facts[alive, LEAF])
-        self._order: Int64Array = alive[np.lexsort(keys)]
+        facts = table.facts
+        self._order: Int64Array = table.order()
         self._leaf: Int64Array = facts[self._order, LEAF]
         self._movable: BoolArray = np.equal(facts[self._order, FIXED], 0)
         starts = np.flatnonzero(np.diff(self._leaf, prepend=-1))

@@ -12,6 +12,7 @@ import numpy as np
 
 from muster.core.node_arrays import BoolArray, Int64Array
 from muster.core.rows import Demand
+from muster.core.victim_table import any_of
 from muster.core.victims import Ranking
 
 RANK_BITS: Final = 32
@@ -26,7 +27,7 @@ class ByNode:
         table = ranking.table
         pieces = table.pieces[: table.piece_count]
         amounts = table.piece_amounts[: table.piece_count]
-        used = amounts.any(axis=2) & ranking.allowed[pieces[:, 0]] if len(pieces) else np.zeros((0, 2), np.bool_)
+        used = any_of(amounts) & ranking.allowed[pieces[:, 0]] if len(pieces) else np.zeros((0, 2), np.bool_)
         at, parts = np.nonzero(used)
         lines, nodes = pieces[at, 0], pieces[at, 1]
         grade, lost, rank = ranking.grade[lines, parts], ranking.lost[lines, parts], ranking.ranks()[lines, parts]

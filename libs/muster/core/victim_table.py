@@ -12,22 +12,28 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from muster.core import layout
 from muster.core.gangs import Gang, GangShape
 from muster.core.jobs import Job
 from muster.core.limits import PREEMPTIONS_MAX
-from muster.core.node_arrays import Int64Array
+from muster.core.node_arrays import BoolArray, Int64Array
 from muster.core.nodes import NodeTable
 from muster.core.potential import staying
 from muster.core.preemption_rules import since_ms
 from muster.core.state import CellState
 
+Keys = npt.NDArray[np.bytes_]
+
 LINES_MIN: Final = 1024
+INSERTS_MAX: Final = 4096  # more new lines than this are sorted with the rest
+SIGN_OFFSET: Final = 1 << 40  # makes every part of a key positive: priorities and times are smaller
 ELASTIC: Final = 0
 CORE: Final = 1
 # columns of the job lines
-LEAF, PRIORITY, SUBMIT, SINCE, IDENT, FIXED, TIRED, ALIVE = range(8)
+FACTS: Final = 8
+LEAF, PRIORITY, SUBMIT, SINCE, IDENT, FIXED, TIRED, ALIVE = range(FACTS)
 
 
 class VictimTable:
@@ -36,7 +42,7 @@ class VictimTable:
     def __init__(self) -> None:
         self.jobs: list[str] = []
         self.leaves: list[str] = []
-        self.facts: Int64Array = np.zeros((0, 8), np.int64)
+        self.facts: Int64Array = np.zeros((0, FACTS), np.int64)
         self.total: Int64Array = np.zeros((0, 0), np.int64)  # [line, column] what stays placed of the job
         self.spare: Int64Array = self.total  # of it, what is beyond the minimum
         self.pieces: Int64Array = np.zeros((0, 2), np.int64)  # [piece] line, node
@@ -47,6 +53,7 @@ class VictimTable:
         self._line_of: dict[str, int] = {}
         self._leaf_of: dict[str, int] = {}
         self._columns = 0
+        self._order = _Order()
         self._to_read: list[str] = []  # jobs not read yet since the start
         self._cursor = -1
 
@@ -78,6 +85,10 @@ class VictimTable:
 
     def line(self, job: str) -> int | None:
         return self._line_of.get(job)
+
+    def order(self) -> Int64Array:
+        """The living lines by leaf, then as P3 orders the jobs of a queue: priority, age, id. Not to be changed."""
+        return self._order.synced(self.facts[: len(self.jobs)])
 
     def _forget(self, jobs: Iterable[str]) -> None:
         lines = [line for job in jobs if (line := self._line_of.pop(job, None)) is not None]
@@ -201,6 +212,53 @@ class VictimTable:
         self.piece_count = len(self.pieces)
         self.jobs = [self.jobs[line] for line in np.flatnonzero(alive).tolist()]
         self._line_of = {job: line for line, job in enumerate(self.jobs)}
+        self._order = _Order()
+
+
+class _Order:
+    """Lines in order. Those that came since are put where they belong, as long as they are few."""
+
+    def __init__(self) -> None:
+        self._lines: Int64Array = np.zeros(0, np.int64)
+        self._keys = _sort_keys(np.zeros((0, FACTS), np.int64))  # of these lines
+        self._seen = 0
+
+    def synced(self, facts: Int64Array) -> Int64Array:
+        new = np.arange(self._seen, len(facts))
+        new = new[facts[new, ALIVE] == 1]
+        if len(new) > INSERTS_MAX:
+            self._lines, self._keys = _sorted(facts, np.flatnonzero(facts[:, ALIVE] == 1))
+        else:
+            living = facts[self._lines, ALIVE] == 1
+            if not living.all():
+                self._lines, self._keys = self._lines[living], self._keys[living]
+            if len(new):
+                new, keys = _sorted(facts, new)
+                places = np.searchsorted(self._keys, keys)
+                self._lines, self._keys = np.insert(self._lines, places, new), np.insert(self._keys, places, keys)
+        self._seen = len(facts)
+        return self._lines
+
+
+def _sorted(facts: Int64Array, lines: Int64Array) -> tuple[Int64Array, Keys]:
+    chosen = facts[lines]
+    order = np.lexsort((chosen[:, IDENT], chosen[:, SUBMIT], -chosen[:, PRIORITY], chosen[:, LEAF]))
+    return lines[order], _sort_keys(chosen[order])
+
+
+def _sort_keys(facts: Int64Array) -> Keys:
+    """The order of lines as bytes that compare alike."""
+    parts = np.stack((facts[:, LEAF], -facts[:, PRIORITY], facts[:, SUBMIT], facts[:, IDENT]), axis=1)
+    keys: Keys = (parts + SIGN_OFFSET).astype(">i8").view("S32")[:, 0] if len(parts) else np.zeros(0, "S32")
+    return keys
+
+
+def any_of(amounts: Int64Array) -> BoolArray:
+    """Whether there is anything, along the last axis; `any` is slow where that is short."""
+    found: BoolArray = np.zeros(amounts.shape[:-1], np.bool_)
+    for column in range(amounts.shape[-1]):
+        found |= amounts[..., column] != 0
+    return found
 
 
 def _longer(array: Int64Array, more: int) -> Int64Array:

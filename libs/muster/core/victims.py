@@ -33,6 +33,7 @@ from muster.core.victim_table import (
     SINCE,
     SUBMIT,
     TIRED,
+    any_of,
     ident,
     table_of,
 )
@@ -115,7 +116,7 @@ class Ranking:
         until = np.where(shortest[facts[:, LEAF]] > 0, facts[:, SINCE] + shortest[facts[:, LEAF]], 0)
         movable = may & (facts[:, FIXED] == 0)
         spare = table.spare[: len(facts)]
-        self.allowed[:, ELASTIC] = movable & (spare > 0).any(axis=1)
+        self.allowed[:, ELASTIC] = movable & any_of(spare)
         core = movable & ((facts[:, TIRED] == 0) | (facts[:, PRIORITY] < self._job.spec.priority))
         self.allowed[:, CORE] = core & (until <= now_ms)
         waiting = until[core & (until > now_ms)]
@@ -152,10 +153,8 @@ class Ranking:
         """1 where the part is within the cumulated E of its queue, 0 where it is borrowed (rule P3)."""
         concerned = np.zeros(len(self.table.leaves), np.bool_)
         concerned[facts[movable, LEAF]] = True
-        alive = np.flatnonzero((facts[:, ALIVE] == 1) & concerned[facts[:, LEAF]])
-        order = alive[
-            np.lexsort((facts[alive, IDENT], facts[alive, SUBMIT], -facts[alive, PRIORITY], facts[alive, LEAF]))
-        ]
+        order = self.table.order()
+        order = order[concerned[facts[order, LEAF]]]
         own = np.ones((len(facts), 2), np.int64)
         leaf = facts[order, LEAF]
         starts = np.flatnonzero(np.diff(leaf, prepend=-1))
