@@ -57,7 +57,8 @@ Ask = Callable[[CellState, int], object]
 
 
 def group(shape: int, *, devices: int = 1, pods: int = 1, zone: str = "") -> TaskGroup:
-    requests = (("cpu", 4000 + 100 * shape), ("memory", (16 + shape) * GIB), (GPU, 1000 * devices))
+    more, kind = divmod(shape, SHAPES)
+    requests = (("cpu", 4000 + 100 * kind + more), ("memory", (16 + kind) * GIB), (GPU, 1000 * devices))
     return TaskGroup("main", pods, pods, requests, node_selector=(("zone", zone),) if zone else ())
 
 
