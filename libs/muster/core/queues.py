@@ -18,6 +18,13 @@ from muster.core.model import Amounts, JobSpec, QueueSpec
 Usage = dict[str, int]
 
 
+class Newest(NamedTuple):
+    """By priority, the newest of the jobs that run in a queue, as of so many starts."""
+
+    starts: int
+    jobs: dict[int, tuple[int, str]]  # (submit time, id)
+
+
 class Queue:
     """One queue and what is derived from its place in the tree."""
 
@@ -31,10 +38,12 @@ class Queue:
         "leaving",
         "limits",
         "members",
+        "newest",
         "path",
         "placed",
         "running",
         "spec",
+        "starts",
         "starts_jobs",
         "takes_jobs",
         "tracked",
@@ -52,6 +61,8 @@ class Queue:
         self.held: Usage = {}  # placements of holders, that a committed plan counts as made
         self.jobs = 0  # live jobs submitted here (leaf)
         self.running: dict[str, None] = {}  # jobs here that are Placed, Starting or Running
+        self.starts = 0  # how often a job began to
+        self.newest: Newest | None = None  # of `running`, made and followed by `requests`, never stored
         self.placed: dict[int, int] = {}  # priority -> how many of these may be preempted (rule P2)
         self.flows: dict[tuple[str, ...], Usage] = {}  # what live jobs submitted here (leaf) ask for at their maximum,
         # by the set of resources they ask for (rule F3)
@@ -77,6 +88,7 @@ class Queue:
     def runs(self, job: str, priority: int, preemptible: bool) -> None:
         """A job of the queue is Placed, Starting or Running from now on."""
         self.running[job] = None
+        self.starts += 1
         if preemptible:
             self.placed[priority] = self.placed.get(priority, 0) + 1
 
