@@ -275,8 +275,8 @@ class QueueTree:
         decisions leave that alone, but for the totals that move with a queue."""
         twin = QueueTree()
         for queue in self.subtree():
-            twin.put(queue.spec)
-            copied = twin.by_id[queue.id]
+            copied = twin.by_id[queue.id] = Queue(queue.spec)
+            copied.children = dict(queue.children)
             copied.usage = dict(queue.usage)
             copied.leaving = dict(queue.leaving)
             copied.held = dict(queue.held)
@@ -285,6 +285,10 @@ class QueueTree:
             copied.members = queue.members
             copied.running = queue.running
             copied.placed = queue.placed
+            twin._derive(copied)
+        twin.roots = dict(self.roots)
+        twin.draining = dict(self.draining)
+        twin.lending = self.lending
         twin.next_number = self.next_number
         return twin
 
