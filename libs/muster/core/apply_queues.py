@@ -6,10 +6,12 @@ it; when those change, what was derived from the old ones is made again.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from muster.core import transitions as tr
 from muster.core.jobs import Job, is_over
 from muster.core.members import Members
-from muster.core.order import class_key, order_key
+from muster.core.model import Amounts, JobSpec
 from muster.core.queues import Queue
 from muster.core.state import CellState
 
@@ -24,7 +26,7 @@ def queue_upserted(state: CellState, t: tr.QueueUpserted) -> None:
         tree.put(t.spec)
         for leaf, before in sorted_by.items():
             if _sorts(tree.get(leaf)) != before:
-                _reorder(state, tree.get(leaf))
+                state.pending.reorder(tree.get(leaf), state.jobs)
         stale = [queue for queue in (*chain, *old.chain) if (queue in chain) != (queue in old.chain)]
         _recount(state, stale if counted else [*stale, old])
     state.loosened()
@@ -39,16 +41,6 @@ def _sorts(leaf: Queue) -> tuple[bool, bool]:
     return leaf.fifo, bool(leaf.tracked)
 
 
-def _reorder(state: CellState, leaf: Queue) -> None:
-    """The order or the classes of a leaf's pending jobs have changed: they are sorted in again, no others."""
-    jobs, is_held = state.jobs, state.holds.__contains__
-    state.pending.reorder(
-        leaf.id,
-        lambda job: class_key(leaf, jobs[job], held=is_held(job)),
-        lambda job: order_key(leaf, jobs[job]),
-    )
-
-
 def _recount(state: CellState, stale: list[Queue]) -> None:
     """Those who share these queues are counted again: one began to keep count, or jobs came or left with a subtree."""
     stale = [queue for queue in stale if queue.members is not None]
@@ -57,25 +49,35 @@ def _recount(state: CellState, stale: list[Queue]) -> None:
     concerned = {
         below.id: [q for q in below.chain if q in stale] for q in stale for below in state.queues.subtree(q.id)
     }
-    if any(state.queues.get(queue).jobs for queue in concerned):
-        for job in state.jobs.values():
-            if job.live and job.queue in concerned:
-                for queue in concerned[job.queue]:
-                    _count(queue, job)
+    if not any(state.queues.get(queue).jobs for queue in concerned):
+        return
+    alike: Counter[tuple[str, str, str, bool, Amounts]] = Counter()
+    of: dict[tuple[str, str, str, bool, Amounts], JobSpec] = {}
+    for job in state.jobs.values():
+        if job.queue in concerned and job.live:
+            spec = job.spec
+            key = (job.queue, spec.namespace, spec.submitter, job.charged, _held(job))
+            alike[key] += 1
+            of[key] = spec
+    for key, many in alike.items():
+        leaf, _, _, charged, amounts = key
+        for queue in concerned[leaf]:
+            if queue.members is not None:
+                queue.members.count(of[key], 0 if charged else many, many if charged else 0, amounts, many)
 
 
 def count_member(state: CellState, job: Job) -> None:
     """All that a job is and has, for those who share its queue."""
     for queue in state.queues.get(job.queue).tracked:
-        _count(queue, job)
+        if queue.members is not None:
+            queue.members.count(job.spec, int(not job.charged), int(job.charged), _held(job))
 
 
-def _count(queue: Queue, job: Job) -> None:
-    if queue.members is not None:
-        queue.members.count(job.spec, int(not job.charged), int(job.charged))
-        if job.charged:
-            live = [position for position, phase in enumerate(job.phases) if not is_over(phase)]
-            queue.members.count(job.spec, 0, 0, job.gang.of_positions(live))
+def _held(job: Job) -> Amounts:
+    """What its pods hold now."""
+    if not job.charged:
+        return ()
+    return job.gang.of_positions([position for position, phase in enumerate(job.phases) if not is_over(phase)])
 
 
 def queue_removed(state: CellState, t: tr.QueueRemoved) -> None:
