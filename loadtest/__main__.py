@@ -1,7 +1,7 @@
 """`python -m loadtest [name ...] [--runs 5] [--profile]`: all benches, or those named, and one table.
 
-Names: placement, core, log, recovery, admission, pipeline, pods. With `--profile` each runs once, and the functions
-that cost most are named for every process of ours. Nothing is written into the tree.
+`--help` lists the names. With `--profile` each runs once, and the functions that cost most are named for every process
+of ours. Nothing is written into the tree.
 """
 
 from __future__ import annotations
@@ -19,7 +19,18 @@ from loadtest import harness
 from loadtest.processes import Settings
 from loadtest.profiling import profiled
 
-BENCHES: Final = ("placement", "core", "log", "recovery", "admission", "pipeline", "pods", "entitlements")
+BENCHES: Final = (
+    "placement",
+    "core",
+    "log",
+    "recovery",
+    "admission",
+    "pipeline",
+    "pods",
+    "entitlements",
+    "preemption",
+    "questions",
+)
 
 
 def main() -> int:

@@ -1,7 +1,8 @@
 """Preemption on random cells: every plan raises PSI, no victim is needless, and with constant demand there is silence.
 
-The driven cell checks P1 naively at every commit (`invariants_potential`), and that usage is the sum of placements.
-`INSTANCES=5000` runs more.
+The driven cell checks P1 naively at every commit (`invariants_potential`), and that usage is the sum of what is placed,
+queue by queue (`invariants`); now and then the cell crashes and goes on from a snapshot or from its ledger. Every plan
+is judged by `plan_rules` before it is sent. `INSTANCES=5000` runs more.
 """
 
 from __future__ import annotations
@@ -12,21 +13,28 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.property.plan_rules import amounts_of, believed, check_rules, smaller_plans
 from tests.unit.core.conftest import World
 from tests.unit.core.preempting import Around, planned
 
 from muster.core import commands as c
+from muster.core import invariants, snapshot
+from muster.core.apply import apply_transaction
 from muster.core.entitlements import entitlements
 from muster.core.jobs import Job
+from muster.core.model import Amounts
 from muster.core.overlay import Overlay
-from muster.core.potential import staying
+from muster.core.potential import ByPriority, add, staying
 from muster.core.preemption import Planner, member_of, place
 from muster.core.preemption_rules import Outlook, Taking
 from muster.core.prospect import prospect
 from muster.core.standing import demand, startable
+from muster.core.state import CellState
+from muster.wire import codec
 
 EXAMPLES = int(os.environ.get("INSTANCES", "60"))
 BACKOFF_STEP_MS = 400_000
+CRASHES = 0.05  # of the moments when victims are on their way out
 LONG_MS = 8 * 3600 * 1000
 
 
@@ -47,12 +55,14 @@ class Chance(Around):
     def _grow(self, path: str, depth: int) -> None:
         draw = self.draw
         children = draw.choice((0, 0, 2, 3)) if depth < 3 else 0
+        guaranteed = draw.choice((0, 0, 1000, 2000, 3000))  # of a parent, less than its children's may be: refused
         more = {"min_runtime_ms": 300_000} if draw.random() < 0.1 else {}
         self.world.queue(
             path,
             weight=draw.choice((0, 1, 1, 1, 2, 3)),
             preemption=draw.choice(("ANY", "ANY", "ANY", "LOWER_PRIORITY", "NEVER")),
             ordering=draw.choice(("PRIORITY", "PRIORITY", "FIFO")),
+            guaranteed=(("cpu", guaranteed),) if guaranteed else (),
             limit=draw.choice(((), (), (), (("cpu", 8000),))),
             **more,
         )
@@ -101,24 +111,56 @@ class Chance(Around):
         sent = [c.Entitlement(queue, amounts) for queue, amounts in sorted(found.items())]
         self.note(self.cell.send(c.EntitlementsComputed(state.ledger_seq, tuple(sent))))
 
+    def obey(self) -> bool:
+        if self.draw.random() < CRASHES:
+            self.crash()
+        return super().obey()
+
+    def crash(self) -> None:
+        """Everything in memory is lost; the state comes from a snapshot or from the whole ledger, and is the same."""
+        parts = [codec.encode_snapshot_part(part) for part in snapshot.dump(self.state)]
+        if self.draw.random() < 0.5:
+            state = snapshot.load(map(codec.decode_snapshot_part, parts))
+        else:
+            state = CellState(self.cell.state.cell)
+            for seq, data in enumerate(self.cell.log, 1):
+                apply_transaction(state, codec.decode_transaction(data), seq)
+        invariants.check(state)  # usage is the sum of what is placed, and everything else that is derived
+        assert [codec.encode_snapshot_part(part) for part in snapshot.dump(state)] == parts
+        self.cell.state = state
+        self.cell.start_term()
+
     def answer(self) -> bool:
         asked = sorted((ask.request, job) for job, ask in self.state.asks.items() if not ask.answered)
         if not asked:
             return False
         planner = Planner(self.state)
-        request, job = asked[0]
-        fact = planned(planner, job, request)
-        if fact.placement:
-            self.needs_all(self.state.jobs[job], fact)
-        rest = [planned(planner, other, number) for number, other in asked[1:]]
-        self.note(self.cell.send(fact, *rest))
+        facts = [planned(planner, job, request) for request, job in asked]
+        self.judge(facts)
+        self.note(self.cell.send(*facts))
         return True
 
-    def needs_all(self, job: Job, fact: c.PreemptionPlanned) -> None:
-        """P3: without any one of them, and with one replica fewer, the job would not fit."""
+    def judge(self, facts: list[c.PreemptionPlanned]) -> None:
+        """P2, P3, P4, each plan with those before it as good as done."""
+        state, now = self.state, believed(self.state)
+        done: list[tuple[Job, list[Taking], c.PreemptionPlanned]] = []
+        for fact in facts:
+            if fact.placement:
+                job = state.jobs[fact.job]
+                takings = [Taking(state.jobs[v], tuple(staying(state.jobs[v])), True) for v, _ in fact.victims]
+                takings += [Taking(state.jobs[v], positions, False) for v, _, positions in fact.shrinks]
+                check_rules(now, job, takings)
+                self.needs_all(job, takings, done)
+                done.append((job, takings, fact))
+                now.moves(job, amounts_of(job, range(sum(pods for g in fact.placement for _, pods in g.runs))), 1)
+                for taking in takings:
+                    now.moves(taking.victim, amounts_of(taking.victim, taking.positions), -1)
+
+    def needs_all(
+        self, job: Job, takings: list[Taking], done: list[tuple[Job, list[Taking], c.PreemptionPlanned]]
+    ) -> None:
+        """P3: with one victim or one replica fewer, the job would not fit."""
         state = self.state
-        takings = [Taking(state.jobs[v], tuple(staying(state.jobs[v])), True) for v, _ in fact.victims]
-        takings += [Taking(state.jobs[v], positions, False) for v, _, positions in fact.shrinks]
         ahead = prospect(
             lambda: Overlay(state.nodes),
             lambda queue: queue.usage,
@@ -128,20 +170,24 @@ class Chance(Around):
             holds={holder: hold for holder, hold in state.holds.items() if holder != job.id},
             find=state.jobs.get,
         )
+        usage = {queue.id: state.potential.usage.get(queue.id, {}) for queue in state.queues.subtree()}
+        for holder, taken, fact in done:
+            for taking in taken:
+                ahead.leaves(taking.victim, taking.positions, whole=taking.whole)
+                usage[taking.victim.queue] = plus(usage[taking.victim.queue], taking.victim, taking.amounts, -1)
+            ahead.holds(holder, fact.placement)
+            usage[holder.queue] = plus(usage[holder.queue], holder, holder.gang.of_groups(fact.placement), 1)
         tasks = job.gang.minimum_tasks or job.gang.tasks
-        outlook = Outlook(
-            state.queues,
-            state.entitled,
-            state.nodes.capacity(),
-            lambda q: state.potential.usage.get(q, {}),
-            state.now_ms,
-        )
+        outlook = Outlook(state.queues, state.entitled, state.nodes.capacity(), usage.__getitem__, state.now_ms)
         assert place(ahead, outlook, job, takings, tasks) is not None
-        for taking in takings:
-            left = [other for other in takings if other is not taking]
-            if not taking.whole and len(taking.positions) > 1:
-                left.append(taking._replace(positions=taking.positions[1:]))
-            assert place(ahead, outlook, job, left, tasks) is None, "a victim is needless"
+        for fewer in smaller_plans(takings):
+            assert place(ahead, outlook, job, fewer, tasks) is None, "a victim is needless"
+
+
+def plus(usage: ByPriority, job: Job, amounts: Amounts, sign: int) -> ByPriority:
+    changed = {priority: dict(of) for priority, of in usage.items()}
+    add(changed, job.spec.priority, amounts, sign)
+    return changed
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

@@ -36,8 +36,9 @@ def exclusion(
     tolerations: Sequence[Toleration] = (),
 ) -> Exclusion:
     """Whether constraints and node go together. `affinity` is an OR of ANDs; empty means no constraint."""
-    if any(labels.get(key) != value for key, value in node_selector):
-        return Exclusion.SELECTOR
+    for key, value in node_selector:
+        if labels.get(key) != value:
+            return Exclusion.SELECTOR
     if affinity and not any(term and all(meets(labels, r) for r in term) for term in affinity):
         return Exclusion.SELECTOR  # a term without expressions matches nothing, as in Kubernetes
     if any(t.effect in _REPELLING and not any(tolerates(tol, t) for tol in tolerations) for t in taints):

@@ -6,40 +6,78 @@ it; when those change, what was derived from the old ones is made again.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from muster.core import transitions as tr
 from muster.core.jobs import Job, is_over
+from muster.core.members import Members
+from muster.core.model import Amounts, JobSpec
+from muster.core.queues import Queue
 from muster.core.state import CellState
 
 
 def queue_upserted(state: CellState, t: tr.QueueUpserted) -> None:
-    if state.queues.put(t.spec):
-        _reorder(state)
+    tree = state.queues
+    old = tree.by_id.get(t.spec.id)
+    if old is None:
+        tree.put(t.spec)
+    else:
+        sorted_by, chain, counted = _sorting(state, old), old.chain, old.members is not None
+        tree.put(t.spec)
+        for leaf, before in sorted_by.items():
+            if _sorts(tree.get(leaf)) != before:
+                state.pending.reorder(tree.get(leaf), state.jobs)
+        stale = [queue for queue in (*chain, *old.chain) if (queue in chain) != (queue in old.chain)]
+        _recount(state, stale if counted else [*stale, old])
     state.loosened()
 
 
-def _reorder(state: CellState) -> None:
-    """What decides the order or the classes of pending jobs has changed: all are sorted in again, and those who share
-    a queue are counted again."""
-    old = state.pending
-    fresh = state.pending = type(old)()
-    for found in old.classes.values():
-        for key in found.keys[found.head :]:
-            job = state.jobs[key[2]]
-            fresh.add(state.class_key(job), state.order_key(job))
-    fresh.growing = old.growing
-    fresh.loosen()
-    if state.queues.forget_members():
-        for job in state.jobs.values():
-            if job.live:
-                count_member(state, job)
+def _sorting(state: CellState, top: Queue) -> dict[str, tuple[bool, bool]]:
+    """By leaf below the queue: what of the tree decides the order and the classes of its pending jobs."""
+    return {queue.id: _sorts(queue) for queue in state.queues.subtree(top.id) if not queue.children}
+
+
+def _sorts(leaf: Queue) -> tuple[bool, bool]:
+    return leaf.fifo, bool(leaf.tracked)
+
+
+def _recount(state: CellState, stale: list[Queue]) -> None:
+    """Those who share these queues are counted again: one began to keep count, or jobs came or left with a subtree."""
+    stale = [queue for queue in stale if queue.members is not None]
+    for queue in stale:
+        queue.members = Members()
+    concerned = {
+        below.id: [q for q in below.chain if q in stale] for q in stale for below in state.queues.subtree(q.id)
+    }
+    if not any(state.queues.get(queue).jobs for queue in concerned):
+        return
+    alike: Counter[tuple[str, str, str, bool, Amounts]] = Counter()
+    of: dict[tuple[str, str, str, bool, Amounts], JobSpec] = {}
+    for job in state.jobs.values():
+        if job.queue in concerned and job.live:
+            spec = job.spec
+            key = (job.queue, spec.namespace, spec.submitter, job.charged, _held(job))
+            alike[key] += 1
+            of[key] = spec
+    for key, many in alike.items():
+        leaf, _, _, charged, amounts = key
+        for queue in concerned[leaf]:
+            if queue.members is not None:
+                queue.members.count(of[key], 0 if charged else many, many if charged else 0, amounts, many)
 
 
 def count_member(state: CellState, job: Job) -> None:
     """All that a job is and has, for those who share its queue."""
-    state.queues.count_members(job.spec, job.queue, int(not job.charged), int(job.charged))
-    if job.charged:
-        live = [position for position, phase in enumerate(job.phases) if not is_over(phase)]
-        state.queues.charge_members(job.spec, job.queue, job.gang.of_positions(live), 1)
+    for queue in state.queues.get(job.queue).tracked:
+        if queue.members is not None:
+            queue.members.count(job.spec, int(not job.charged), int(job.charged), _held(job))
+
+
+def _held(job: Job) -> Amounts:
+    """What its pods hold now."""
+    if not job.charged:
+        return ()
+    return job.gang.of_positions([position for position, phase in enumerate(job.phases) if not is_over(phase)])
 
 
 def queue_removed(state: CellState, t: tr.QueueRemoved) -> None:

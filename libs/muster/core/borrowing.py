@@ -15,11 +15,10 @@ from msgspec import Struct
 
 from muster.core import resources
 from muster.core.model import Amounts
+from muster.core.node_arrays import BoolArray, Int64Array
 from muster.core.resources import PODS
 from muster.core.state import CellState
-from muster.core.victims import ALIVE, FIXED, IDENT, LEAF, PRIORITY, SINCE, SUBMIT, BoolArray, Int64Array, table_of
-
-LIMITLESS: Final = np.iinfo(np.int64).max
+from muster.core.victim_table import FIXED, LEAF, SINCE, table_of
 
 NAMED_MAX: Final = 20  # jobs that are named, of each leaf
 
@@ -40,28 +39,26 @@ class Borrowing:
     def __init__(self, state: CellState) -> None:
         self._state = state
         self._table = table = table_of(state)
-        facts = table.facts[: len(table.jobs)]
-        alive = np.flatnonzero(facts[:, ALIVE] == 1)
-        keys = (facts[alive, IDENT], facts[alive, SUBMIT], -facts[alive, PRIORITY], facts[alive, LEAF])
-        self._order: Int64Array = alive[np.lexsort(keys)]
+        facts = table.facts
+        self._order: Int64Array = table.order()
         self._leaf: Int64Array = facts[self._order, LEAF]
         self._movable: BoolArray = np.equal(facts[self._order, FIXED], 0)
-        self._held: Int64Array = table.total[self._order]
-        summed = np.cumsum(self._held, axis=0)
         starts = np.flatnonzero(np.diff(self._leaf, prepend=-1))
         lengths = np.diff(np.append(starts, len(self._order)))
-        self._upto: Int64Array = summed - np.repeat((summed - self._held)[starts], lengths, axis=0)
+        self._columns: list[tuple[str, Int64Array, Int64Array]] = []  # resource, what each holds, summed up in its leaf
+        for resource, column in state.nodes.columns.items():
+            held = table.total[self._order, column]
+            if resource != PODS and held.any():  # nobody is entitled to pod slots
+                upto = np.cumsum(held)
+                self._columns.append((resource, held, upto - np.repeat((upto - held)[starts], lengths)))
 
     def past(self, deserved: Mapping[str, Amounts]) -> BoolArray:
-        """By place in the order, whether the job is borrowed. Nobody is entitled to pod slots."""
-        columns = self._state.nodes.columns
-        most = np.zeros((len(self._table.leaves), len(columns)), np.int64)
-        for number, leaf in enumerate(self._table.leaves):
-            for resource, amount in deserved.get(leaf, ()):
-                if resource in columns:
-                    most[number, columns[resource]] = amount
-        most[:, columns[PODS]] = LIMITLESS
-        past: BoolArray = np.any((self._upto > most[self._leaf]) & (self._held > 0), axis=1)
+        """By place in the order, whether the job is borrowed."""
+        shares = [dict(deserved.get(leaf, ())) for leaf in self._table.leaves]
+        past = np.zeros(len(self._order), np.bool_)
+        for resource, held, upto in self._columns:
+            most = np.array([share.get(resource, 0) for share in shares], np.int64)
+            past |= (upto > most[self._leaf]) & (held > 0)
         return past
 
     def newly_past(self, before: Mapping[str, Amounts], after: Mapping[str, Amounts]) -> Iterator[Newly]:
@@ -70,7 +67,8 @@ class Borrowing:
         leaves = self._leaf[chosen]
         for number in np.unique(leaves).tolist():
             places = chosen[leaves == number]
-            lines, held = self._order[places], self._held[places]
+            lines = self._order[places]
+            held = self._table.total[lines]
             ran_ms = np.maximum(self._state.now_ms - self._table.facts[lines, SINCE], 0)
             yield Newly(
                 leaf=self._table.leaves[number],

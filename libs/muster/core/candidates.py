@@ -13,6 +13,9 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
+from muster.core.node_arrays import REBUILD_SHARE
 from muster.core.placement import Ranking, entries_of
 from muster.core.rows import Row
 
@@ -55,15 +58,32 @@ class Order:
         end = table.changes.end
         if self._cursor != end:
             changed = table.changes.since(self._cursor)
-            self._follow_specs(table, range(len(table)) if changed is None else changed)
-            if changed is None:
-                self.at = [self.keys_of(n, row) for n, row in enumerate(table.rows)]
-                self.keys = sorted(key for keys in self.at for key in keys)
+            if changed is None or len(changed) * REBUILD_SHARE > len(table):
+                self._rebuild(table)
             else:
+                self._follow_specs(table, changed)
                 self.at += [NO_KEYS] * (len(table) - len(self.at))
                 self._follow(table, changed)
             self._cursor = end
         return self
+
+    def _rebuild(self, table: NodeTable) -> None:
+        described, ranking, rows = table.described, self._ranking, table.rows
+        usable = np.frombuffer(bytes(self._eligibility.synced(table).usable), np.bool_)
+        if ranking.device_column >= 0:
+            right_kind = described.device_columns == ranking.device_column
+        else:
+            right_kind = (described.device_columns >= 0) == (ranking.tier == 1)
+        member = usable & right_kind & (described.clusters == self._cluster)
+        self._member = bytearray(member.tobytes())
+        self.at = [NO_KEYS] * len(table)
+        keys: list[int] = []
+        for n in np.flatnonzero(member & ~table.overdrawn).tolist():
+            if self.owner is None or self.owner.demand.takes(rows[n]):
+                self.at[n] = self._entries(rows[n], n)
+                keys += self.at[n]
+        keys.sort()
+        self.keys = keys
 
     def _follow(self, table: NodeTable, changed: Sequence[int]) -> None:
         rows, at = table.rows, self.at

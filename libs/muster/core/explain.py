@@ -107,6 +107,11 @@ def explain(state: CellState, job_id: str, now_ms: int = 0) -> Explanation:
     job = state.jobs.get(job_id)
     if job is None:
         raise Rejected(Code.NOT_FOUND, "job", f"job {job_id} does not exist, or ended long ago")
+    return explain_job(state, job, now_ms)
+
+
+def explain_job(state: CellState, job: Job, now_ms: int = 0) -> Explanation:
+    """The same for a job that may as well be thought of only: with everything else as it is in the state."""
     now_ms = max(now_ms, state.now_ms)
     if job.state is JobState.QUEUED:
         return _queued(state, job, now_ms)

@@ -14,20 +14,24 @@ OVER = (3, 4, 5)  # SUCCEEDED, FAILED, GONE
 def check_counts(state: CellState) -> None:
     """Raises InvariantBroken unless demand and members are those of the live jobs."""
     asked: dict[str, Counter[str]] = defaultdict(Counter)
+    flows: dict[str, dict[tuple[str, ...], Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     members: dict[str, dict[tuple[str, str], Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for job in state.jobs.values():
         if job.state in TERMINAL:
             continue
         first = 0
         used: Counter[str] = Counter()
+        whole: Counter[str] = Counter()
         for task in job.spec.tasks:
             one = {**dict(task.requests), "pods": 1 + dict(task.requests).get("pods", 0)}
             for resource, amount in one.items():
-                asked[job.queue][resource] += amount * task.replicas
+                whole[resource] += amount * task.replicas
             if job.state in CHARGED:
                 live = sum(job.phases[first + replica] not in OVER for replica in range(task.replicas))
                 used.update({resource: amount * live for resource, amount in one.items()})
             first += task.replicas
+        asked[job.queue] += whole
+        flows[job.queue][tuple(sorted(+whole))] += whole
         kind = "/running" if job.state in CHARGED else "/pending"
         queue = state.queues.by_id[job.queue]
         while True:
@@ -40,6 +44,8 @@ def check_counts(state: CellState) -> None:
     for queue in state.queues.subtree():
         if queue.asked != {resource: amount for resource, amount in asked[queue.id].items() if amount}:
             raise InvariantBroken(f"F1: queue {queue.path} asks for {queue.asked}, not {dict(asked[queue.id])}")
+        if queue.flows != {kind: dict(+amounts) for kind, amounts in flows[queue.id].items()}:
+            raise InvariantBroken(f"F3: queue {queue.path} has flows {queue.flows}")
         if queue.members is None:
             continue
         have = {key: {"/pending": m.pending, "/running": m.running, **m.usage} for key, m in queue.members.items()}

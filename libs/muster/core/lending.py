@@ -37,7 +37,7 @@ def _demand(queue: Queue, below: Mapping[str, Usage]) -> Usage:
     if queue.children:
         asked = _sum(below, queue.children.values())
     else:
-        asked = dict(queue.asked if queue.starts_jobs else queue.usage)
+        asked = queue.asked if queue.starts_jobs else dict(queue.usage)
     for resource, most in queue.spec.limit:
         if asked.get(resource, 0) > most:
             asked[resource] = most

@@ -17,13 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-import numpy.typing as npt
-
 from muster.core import layout
 from muster.core.errors import InvariantBroken
 from muster.core.limits import NODES_MAX
 from muster.core.model import Amounts, GroupPlacement, NodeSpec, TaskGroup, Zone
+from muster.core.node_arrays import BoolArray, Described, Int32Array, Int64Array, NodeArrays
 from muster.core.resources import CPU, MEMORY, PODS
 from muster.core.rows import (
     CPU_COLUMN,
@@ -40,11 +38,7 @@ from muster.core.rows import (
 if TYPE_CHECKING:
     from muster.core.shapes import ShapeCache
 
-Int64Array = npt.NDArray[np.int64]
-Int32Array = npt.NDArray[np.int32]
-
 DEMANDS_MAX: Final = 4096  # remembered; then they are worked out again
-REBUILD_SHARE: Final = 4  # a derived structure starts afresh when more than one row in so many has changed
 
 
 class NodeTable:
@@ -61,7 +55,8 @@ class NodeTable:
         self.derived: ShapeCache | None = None  # made by `shapes.cache_of`, never stored
         self._indices: dict[tuple[str, str], int] = {}
         self._demands: dict[Amounts, Demand] = {}
-        self._arrays = _Arrays()
+        self._arrays = NodeArrays()
+        self._described = Described()
 
     # --- nodes ------------------------------------------------------------------------------------------------------
 
@@ -152,7 +147,7 @@ class NodeTable:
         for totals in self.cluster_totals:
             totals.append(0)
         self._demands.clear()
-        self._arrays = _Arrays()
+        self._arrays, self._described = NodeArrays(), Described()
         if self.derived is not None:
             self.derived.forget()
 
@@ -232,49 +227,12 @@ class NodeTable:
         """[node, device]: free thousandths of each device, 0 where there is none."""
         return self._arrays.synced(self).device_free
 
+    @property
+    def overdrawn(self) -> BoolArray:
+        """By node, whether something is below zero: then the node takes nothing more (I1)."""
+        return self._arrays.synced(self).overdrawn()
 
-class _Arrays:
-    """The NumPy views of a table, brought up to date from its change log."""
-
-    def __init__(self) -> None:
-        self.allocatable: Int64Array = np.zeros((0, 0), np.int64)
-        self.free: Int64Array = self.allocatable
-        self.device_free: Int32Array = np.zeros((0, 0), np.int32)
-        self._cursor = -1
-
-    def synced(self, table: NodeTable) -> _Arrays:
-        changed = table.changes.since(self._cursor)
-        if changed is None or len(table) != len(self.free) or len(changed) * REBUILD_SHARE > len(table):
-            self._rebuild(table)
-        elif changed:
-            self._update(table, changed)
-        self._cursor = table.changes.end
-        return self
-
-    def _rebuild(self, table: NodeTable) -> None:
-        shape = (len(table), len(table.columns))
-        self.allocatable = np.array([facts.allocatable for facts in table.facts], np.int64).reshape(shape)
-        self.free = np.array([row.free for row in table.rows], np.int64).reshape(shape)
-        width = max((len(row.devices) for row in table.rows), default=0)
-        self.device_free = np.array(
-            [row.devices + [0] * (width - len(row.devices)) for row in table.rows], np.int32
-        ).reshape(len(table), width)
-        self._protect(writable=False)
-
-    def _update(self, table: NodeTable, changed: Sequence[int]) -> None:
-        width = self.device_free.shape[1]
-        if any(len(table.rows[n].devices) > width for n in changed):
-            self._rebuild(table)
-            return
-        self._protect(writable=True)
-        for n in changed:
-            row = table.rows[n]
-            self.allocatable[n] = table.facts[n].allocatable
-            self.free[n] = row.free
-            if width:
-                self.device_free[n] = row.devices + [0] * (width - len(row.devices))
-        self._protect(writable=False)
-
-    def _protect(self, *, writable: bool) -> None:
-        for array in (self.allocatable, self.free, self.device_free):
-            array.setflags(write=writable)
+    @property
+    def described(self) -> Described:
+        """What the descriptions say, as arrays."""
+        return self._described.synced(self)

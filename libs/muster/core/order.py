@@ -13,11 +13,12 @@ blocked) and is stored in snapshots, so every replica spends the same work units
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from muster.core.gangs import GangShape
 from muster.core.jobs import Job
 from muster.core.limits import PREEMPTIONS_MAX
+from muster.core.model import JobSpec
 from muster.core.queues import Queue
 
 OrderKey = tuple[int, int, str]  # within a leaf queue, or a member of a fair one
@@ -35,8 +36,13 @@ def class_key(queue: Queue, job: Job, *, held: bool) -> ClassKey:
     """Which pending jobs fit or do not fit together with it."""
     spec = job.spec
     cluster = spec.cluster_selector[0][1] if spec.cluster_selector else ""
-    member = f"{spec.namespace}\0{spec.submitter}" if queue.tracked else ""
+    member = member_of(spec) if queue.tracked else ""
     return (job.queue, job.gang.shape, cluster, job.suspects, spec.id if held else "", member, protected(job))
+
+
+def member_of(spec: JobSpec) -> str:
+    """Whose allowances and shares the job counts for, in a queue that keeps its members."""
+    return f"{spec.namespace}\0{spec.submitter}"
 
 
 def protected(job: Job) -> bool:
@@ -140,6 +146,28 @@ class PendingIndex:
             del of_queue[key]
             if not of_queue:
                 del self.of_queue[key[0]]
+
+    def reorder(self, leaf: Queue, jobs: Mapping[str, Job]) -> None:
+        """The ordering of a leaf, or whether it keeps its members, has changed: its jobs are sorted in again."""
+        sorted_in: dict[ClassKey, list[OrderKey]] = {}
+        for found in list(self.of_queue.get(leaf.spec.id, {}).values()):
+            keys = found.keys[found.head :]
+            if not leaf.fifo:
+                keys = [(-jobs[job].spec.priority, submit_ms, job) for _, submit_ms, job in keys]
+            elif keys[0][0] or keys[-1][0]:  # the highest and the lowest priority
+                keys = [(0, submit_ms, job) for _, submit_ms, job in keys]
+            before, after = found.key[:5], found.key[6:]
+            if leaf.tracked:
+                for key in keys:
+                    sorted_in.setdefault((*before, member_of(jobs[key[2]].spec), *after), []).append(key)
+            else:
+                sorted_in.setdefault((*before, "", *after), []).extend(keys)
+            for mapping in (self.classes, self.opened, self.reopened, self.of_queue[leaf.spec.id]):
+                mapping.pop(found.key, None)
+        for class_key, keys in sorted_in.items():
+            fresh = self.classes[class_key] = self.of_queue[leaf.spec.id][class_key] = PendingClass(class_key)
+            fresh.keys = sorted(keys)
+            self.open(fresh)
 
     def open(self, found: PendingClass) -> None:
         """The cycle looks at this class."""

@@ -26,7 +26,8 @@ from muster.core.candidates import Order, OverlayOrder
 from muster.core.errors import InvariantBroken
 from muster.core.gang_trial import Trial
 from muster.core.model import GroupPlacement, TaskGroup
-from muster.core.nodes import Int64Array, NodeTable
+from muster.core.node_arrays import Int64Array
+from muster.core.nodes import NodeTable
 from muster.core.placement import INDEX_BITS, INDEX_MASK, choose_devices, sound_devices
 from muster.core.rows import Row, charge_row
 from muster.core.shapes import Shape, cache_of

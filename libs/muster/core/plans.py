@@ -28,7 +28,7 @@ from muster.core.preemption import why_no_room
 from muster.core.preemption_rules import Outlook, Taking, why_not
 from muster.core.prospect import leaving_positions, prospect
 from muster.core.state import Ask, Hold
-from muster.core.victims import spare_of
+from muster.core.victim_table import spare_of
 
 
 def preemption_planned(draft: Draft, fact: commands.PreemptionPlanned) -> None:

@@ -62,7 +62,7 @@ class Potential:
     def __init__(self) -> None:
         self.usage: dict[str, ByPriority] = {}
         self.leaving: dict[str, None] = {}  # jobs with pods that were asked to leave and are not over
-        self.derived: object | None = None  # made by `victims.table_of`, never stored
+        self.derived: object | None = None  # made by `victim_table.table_of`, never stored
         self._log: list[str] = []
         self._first = 0
 

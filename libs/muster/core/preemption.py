@@ -72,10 +72,14 @@ class Planner:
 
     def plan(self, job_id: str) -> Answer:
         """The answer for one job."""
-        state = self._state
-        job = state.jobs.get(job_id)
+        job = self._state.jobs.get(job_id)
         if job is None or job.state is not JobState.QUEUED or job_id in self._placed:
             return Answer(None, "the job is no longer queued")
+        return self.plan_for(job)
+
+    def plan_for(self, job: Job) -> Answer:
+        """The same for a queued job that may as well be thought of only."""
+        state = self._state
         queue = state.queues.get(job.queue)
         if queue.spec.preemption == "NEVER" or not queue.starts_jobs:
             return Answer(None, "the queue does not preempt now")

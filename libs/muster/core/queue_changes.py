@@ -45,7 +45,8 @@ def plan(
     `wanted` is by path, as it is after the `moves`. `prune_root`: delete what is below it ("": everywhere) and not
     wanted. Raises Rejected for a queue to move or to prune below that does not exist.
     """
-    after, expected = tree.copy(), {queue.id: queue.spec.revision for queue in tree.subtree()}
+    after = tree.copy() if moves else tree
+    expected = {queue.id: queue.spec.revision for queue in tree.subtree()}
     changes: list[Change] = []
     for path, new_path in moves:
         moved = find_queue(after, path, "moves.path")
@@ -114,6 +115,8 @@ def differences(before: QueueTree, after: QueueTree) -> tuple[Difference, ...]:
             found.append(Difference(queue.path, "created", _fields(QueueSpec("", "", ""), queue.spec)))
             continue
         old = before.get(queue.id)
+        if old.spec is queue.spec:
+            continue
         fields = _fields(old.spec, queue.spec)
         if old.path != queue.path and (old.spec.name, old.spec.parent) != (queue.spec.name, queue.spec.parent):
             found.append(Difference(queue.path, "moved", (("path", old.path, queue.path), *fields)))

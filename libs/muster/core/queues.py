@@ -18,23 +18,32 @@ from muster.core.model import Amounts, JobSpec, QueueSpec
 Usage = dict[str, int]
 
 
+class Newest(NamedTuple):
+    """By priority, the newest of the jobs that run in a queue, as of so many starts."""
+
+    starts: int
+    jobs: dict[int, tuple[int, str]]  # (submit time, id)
+
+
 class Queue:
     """One queue and what is derived from its place in the tree."""
 
     __slots__ = (
-        "asked",
         "chain",
         "children",
         "fifo",
+        "flows",
         "held",
         "jobs",
         "leaving",
         "limits",
         "members",
+        "newest",
         "path",
         "placed",
         "running",
         "spec",
+        "starts",
         "starts_jobs",
         "takes_jobs",
         "tracked",
@@ -52,8 +61,11 @@ class Queue:
         self.held: Usage = {}  # placements of holders, that a committed plan counts as made
         self.jobs = 0  # live jobs submitted here (leaf)
         self.running: dict[str, None] = {}  # jobs here that are Placed, Starting or Running
+        self.starts = 0  # how often a job began to
+        self.newest: Newest | None = None  # of `running`, made and followed by `requests`, never stored
         self.placed: dict[int, int] = {}  # priority -> how many of these may be preempted (rule P2)
-        self.asked: Usage = {}  # what live jobs submitted here ask for at their maximum (leaf)
+        self.flows: dict[tuple[str, ...], Usage] = {}  # what live jobs submitted here (leaf) ask for at their maximum,
+        # by the set of resources they ask for (rule F3)
         self.members: Members | None = Members() if are_kept(spec) else None
         self.tracked: tuple[Queue, ...] = ()  # the queues of the chain that keep their members
         self.fifo = spec.ordering == "FIFO"
@@ -76,6 +88,7 @@ class Queue:
     def runs(self, job: str, priority: int, preemptible: bool) -> None:
         """A job of the queue is Placed, Starting or Running from now on."""
         self.running[job] = None
+        self.starts += 1
         if preemptible:
             self.placed[priority] = self.placed.get(priority, 0) + 1
 
@@ -89,9 +102,21 @@ class Queue:
             else:
                 del self.placed[priority]
 
+    @property
+    def asked(self) -> Usage:
+        """What live jobs submitted here ask for at their maximum, in all."""
+        totals: Usage = {}
+        for asked in self.flows.values():
+            resources.count(totals, asked.items(), 1)
+        return totals
+
     def demands(self, amounts: Amounts, times: int) -> None:
         """So many live jobs come, or end when it is below zero."""
-        resources.count(self.asked, amounts, times)
+        flow = tuple([resource for resource, _ in amounts])
+        asked = self.flows.setdefault(flow, {})
+        resources.count(asked, amounts, times)
+        if not asked:
+            del self.flows[flow]
 
     def states(self) -> str:
         """For people: the queues of the path that are not open."""
@@ -192,8 +217,8 @@ class QueueTree:
             yield queue
             stack.extend(queue.children[name] for name in sorted(queue.children, reverse=True))
 
-    def put(self, spec: QueueSpec) -> bool:
-        """Add or replace. Returns whether the order or the classes of pending jobs may have changed."""
+    def put(self, spec: QueueSpec) -> None:
+        """Add or replace. Who shares a queue that begins to keep count, or moves, is for the caller to count."""
         old = self.by_id.get(spec.id)
         self.lending += bool(spec.lending_limit) - bool(old and old.spec.lending_limit)
         if spec.state == "DRAINING":
@@ -205,7 +230,7 @@ class QueueTree:
             self.children_of(spec.parent)[spec.name] = spec.id
             self.next_number = max(self.next_number, int(spec.id[1:]) + 1)
             self._derive(queue)
-            return False
+            return
         before = old.spec
         old.spec = spec
         old.fifo = spec.ordering == "FIFO"
@@ -224,7 +249,6 @@ class QueueTree:
                 self._derive(below)
         for of, amounts in totals:
             _count(old.chain[1:], of, amounts.items(), 1)
-        return moved or kept or before.ordering != spec.ordering
 
     def remove(self, queue: str) -> None:
         """Of a queue without children and jobs."""
@@ -247,28 +271,26 @@ class QueueTree:
         _count(self.by_id[queue].chain, _held, amounts, sign)
 
     def copy(self) -> QueueTree:
-        """An independent tree with the same content, for decisions that change it."""
+        """A tree with the same content, for decisions that change it. What jobs count in a queue is shared, because
+        decisions leave that alone, but for the totals that move with a queue."""
         twin = QueueTree()
         for queue in self.subtree():
-            twin.put(queue.spec)
-            copied = twin.by_id[queue.id]
+            copied = twin.by_id[queue.id] = Queue(queue.spec)
+            copied.children = dict(queue.children)
             copied.usage = dict(queue.usage)
             copied.leaving = dict(queue.leaving)
             copied.held = dict(queue.held)
             copied.jobs = queue.jobs
-            copied.asked = dict(queue.asked)
-            copied.members = None if queue.members is None else queue.members.copy()
-            copied.running = dict(queue.running)
-            copied.placed = dict(queue.placed)
+            copied.flows = queue.flows
+            copied.members = queue.members
+            copied.running = queue.running
+            copied.placed = queue.placed
+            twin._derive(copied)
+        twin.roots = dict(self.roots)
+        twin.draining = dict(self.draining)
+        twin.lending = self.lending
         twin.next_number = self.next_number
         return twin
-
-    def forget_members(self) -> bool:
-        """Members are about to be counted again; whether any queue keeps them."""
-        keeping = [queue for queue in self.by_id.values() if queue.members is not None]
-        for queue in keeping:
-            queue.members = Members()
-        return bool(keeping)
 
     def count_members(self, spec: JobSpec, queue: str, pending: int, running: int) -> None:
         """A job of the queue begins or ceases to wait or to run."""

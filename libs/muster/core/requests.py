@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 from muster.core.draft import Draft
 from muster.core.jobs import Job
 from muster.core.limits import PREEMPTIONS_REQUESTED_MAX
 from muster.core.model import JobState
-from muster.core.preemption_rules import Ground, ground
-from muster.core.queues import Queue
+from muster.core.queues import Newest, Queue
 
 FOLLOWERS_MAX: Final = 15  # of one class that are asked for with its first job
 
@@ -88,4 +88,23 @@ def may_displace(job: Job, queue: Queue, jobs: Mapping[str, Job]) -> bool:
         return True
     if queue.spec.preemption != "ANY" or job.spec.priority not in queue.placed:
         return False
-    return any(ground(job, queue, jobs[running]) is not Ground.NONE for running in queue.running)
+    newest = newest_of(queue, jobs).get(job.spec.priority)
+    return newest is not None and newest > (job.submit_ms, job.spec.id)
+
+
+def newest_of(queue: Queue, jobs: Mapping[str, Job]) -> Mapping[int, tuple[int, str]]:
+    """By priority, the newest job that runs in the queue. Costs what started since it was asked last, and all of them
+    only when the newest itself has left."""
+    known = queue.newest
+    if known is None or any(job not in queue.running for _, job in known.jobs.values()):
+        known = Newest(queue.starts - len(queue.running), {})
+    since = queue.starts - known.starts
+    if since:
+        newest = dict(known.jobs)
+        for job_id in islice(reversed(queue.running), since):
+            job = jobs[job_id]
+            age = (job.submit_ms, job_id)
+            if age > newest.get(job.spec.priority, (-1, "")):
+                newest[job.spec.priority] = age
+        queue.newest = known = Newest(queue.starts, newest)
+    return known.jobs

@@ -16,7 +16,8 @@ import numpy as np
 from muster.core.affinity import Exclusion, exclusion
 from muster.core.candidates import Order
 from muster.core.model import Pairs, Requirement, TaskGroup, Toleration
-from muster.core.nodes import REBUILD_SHARE, Int32Array, Int64Array, NodeTable
+from muster.core.node_arrays import REBUILD_SHARE, Int32Array, Int64Array
+from muster.core.nodes import NodeTable
 from muster.core.placement import SPREAD, Ranking, dominant_column, key_range, rankings
 from muster.core.resources import DEVICE_MILLIS
 from muster.core.rows import PODS_COLUMN, Demand, NodeFacts, Row
@@ -60,7 +61,9 @@ class Eligibility:
             changed: Sequence[int] | None = table.spec_changes.since(self._cursor)
             for mask in (self.suits, self.usable, self.tainted):
                 mask.extend(bytes(len(table) - len(mask)))
-            for n in range(len(table)) if changed is None else changed:
+            if changed is None or len(changed) * REBUILD_SHARE > len(table):
+                changed = self._start_afresh(table)
+            for n in changed:
                 facts = table.facts[n]
                 why = self.exclusion(facts)
                 suits = not facts.removed and why is Exclusion.NONE
@@ -69,6 +72,22 @@ class Eligibility:
                 self.usable[n] = suits and facts.open
             self._cursor = end
         return self
+
+    def _start_afresh(self, table: NodeTable) -> Sequence[int]:
+        """All masks, but for the nodes that have to be looked at one by one: they are returned."""
+        selector, affinity, _ = self.constraints
+        nodes = len(table)
+        self.tainted[:] = bytes(nodes)
+        if selector:  # most of them name few of the nodes
+            self.suits[:] = self.usable[:] = bytes(nodes)
+            key, value = selector[0]
+            return [n for n, facts in enumerate(table.facts) if facts.labels.get(key) == value]
+        if affinity:
+            return range(nodes)
+        described = table.described
+        self.suits[:] = (~described.removed).tobytes()
+        self.usable[:] = described.open.tobytes()
+        return [int(n) for n in np.flatnonzero(described.has_taints)]
 
 
 class FitVector:
@@ -98,17 +117,16 @@ class FitVector:
     def _rebuild(self, table: NodeTable) -> None:
         eligibility = self._shape.eligibility.synced(table)
         if self._empty:
-            mask, free, devices = eligibility.suits, table.allocatable, whole_devices(table)
+            mask, free, devices = eligibility.suits, table.allocatable, table.described.whole_devices
         else:
             mask, free, devices = eligibility.usable, table.free, table.device_free
         counts = fit_counts(self._shape.demand, free, devices)
         counts *= np.frombuffer(bytes(mask), np.uint8)
         if not self._empty:
-            counts[(free < 0).any(axis=1) | (devices < 0).any(axis=1)] = 0
+            counts[table.overdrawn] = 0
         self.counts = counts
-        clusters = np.fromiter((facts.cluster for facts in table.facts), np.int64, len(table))
         sums = np.zeros(len(table.cluster_names), np.int64)
-        np.add.at(sums, clusters, counts)
+        np.add.at(sums, table.described.clusters, counts)
         self.totals = [int(total) for total in sums]
 
     def _update(self, table: NodeTable, changed: Sequence[int]) -> None:
@@ -132,13 +150,6 @@ def fit_counts(demand: Demand, free: Int64Array, device_free: Int32Array) -> Int
     elif demand.share:
         np.minimum(counts, (np.maximum(device_free, 0) // demand.share).sum(axis=1), out=counts)
     return np.maximum(counts, 0)
-
-
-def whole_devices(table: NodeTable) -> Int32Array:
-    """[node, device]: thousandths of each device of a node where nothing runs."""
-    counts = np.fromiter((facts.devices for facts in table.facts), np.int64, len(table))
-    width = int(counts.max(initial=0))
-    return (np.arange(width)[None, :] < counts[:, None]).astype(np.int32) * np.int32(DEVICE_MILLIS)
 
 
 class Shape:

@@ -17,11 +17,12 @@ from msgspec import Struct
 
 from muster.core.errors import Rejected
 from muster.core.model import TaskGroup
-from muster.core.nodes import Int32Array, Int64Array, NodeTable
+from muster.core.node_arrays import Int32Array, Int64Array
+from muster.core.nodes import NodeTable
 from muster.core.overlay import NOBODY, Overlay
 from muster.core.resources import DEVICE_MILLIS, check_devices, format_amount, format_pair, short_name
 from muster.core.rows import Demand, Row
-from muster.core.shapes import Shape, cache_of, whole_devices
+from muster.core.shapes import Shape, cache_of
 
 _WHOLE_SHARE: Final = 1000  # what is missing is compared in thousandths of the request
 _PART_MAX: Final = 1 << 52  # keeps sums of such parts below 2**63
@@ -82,7 +83,8 @@ def shortfall(
     overlay = view if isinstance(view, Overlay) else Overlay(view)
     table = overlay.table
     numbers = overlay.allowed(cluster_mask)
-    if not numbers or all(table.live(table.cluster_names[number]) == [] for number in numbers):
+    described = table.described
+    if not np.isin(described.clusters[~described.removed], numbers).any():
         return Shortfall("", "there are no nodes it may use", ())
     counts = [overlay.fit_counts(group) for group in groups]
     for fitting in counts:
@@ -221,7 +223,7 @@ class _Group:
         """By resource, what one more pod lacks on each of the nodes, once `taken` of them are placed."""
         demand, table = self.shape.demand, self.sight.table
         free = table.allocatable if empty else self.sight.free
-        devices = whole_devices(table) if empty else self.sight.devices
+        devices = table.described.whole_devices if empty else self.sight.devices
         short: dict[str, Int64Array] = {}
         for column, amount in demand.pairs:
             lacks = amount * (taken + 1) - free[nodes, column]
@@ -270,8 +272,7 @@ class _Sight:
     def __init__(self, overlay: Overlay) -> None:
         table = self.table = overlay.table
         self.overlay = overlay
-        self.clusters = np.fromiter((facts.cluster for facts in table.facts), np.int64, len(table))
-        self.removed = np.fromiter((facts.removed for facts in table.facts), bool, len(table))
+        self.clusters, self.removed = table.described.clusters, table.described.removed
         self.free, self.devices = table.free, table.device_free
         touched = overlay.touched()
         if touched:

@@ -56,7 +56,9 @@ def load_accounts(accounts: Accounts, part: AccountsPart) -> None:
 def _counted(period: Period, rates: dict[Account, Rate], now_ms: int) -> dict[Account, Tally]:
     """The tallies of the open period with what runs counted up to now; the period itself is left alone."""
     twin = Period(period.start_ms, period.end_ms)
-    twin.take_in(period)
+    for account, tally in period.tallies.items():  # one by one: to take the period in would leave no room for `REST`
+        twin.tallies[account] = Tally()
+        twin.tallies[account].add(tally)
     for account, rate in rates.items():
         rate.count(twin.tally(account), now_ms)
     return twin.tallies

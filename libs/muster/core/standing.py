@@ -6,7 +6,6 @@ not jobs. Called by readers: the API's queue lists and shares, explanations, and
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
@@ -123,19 +122,11 @@ def _pending(state: CellState) -> Iterator[tuple[str, Gang, int]]:
 
 def demand(state: CellState) -> Flows:
     """What each leaf asks for: pending and running requests, elastic jobs at their maximum (rule F1)."""
-    sums: dict[str, dict[tuple[str, ...], Totals]] = {}
-
-    def add(leaf: str, gang: Gang, count: int) -> None:
-        of_leaf = sums.setdefault(leaf, {})
-        totals = of_leaf.setdefault(tuple(gang.full_map), {})
-        for resource, amount in gang.full:
-            totals[resource] = totals.get(resource, 0) + amount * count
-
-    for leaf, gang, count in _pending(state):
-        add(leaf, gang, count)
-    for leaf, gang, count in _placed(state):
-        add(leaf, gang, count)
-    return {leaf: tuple(resources.amounts(totals) for totals in flows.values()) for leaf, flows in sums.items()}
+    return {
+        queue.id: tuple(resources.amounts(asked) for _, asked in sorted(queue.flows.items()))
+        for queue in state.queues.subtree()
+        if queue.flows
+    }
 
 
 def startable(state: CellState, tree: QueueTree, flows: Flows) -> Flows:
@@ -147,19 +138,3 @@ def startable(state: CellState, tree: QueueTree, flows: Flows) -> Flows:
             used = resources.amounts(known.usage) if known is not None and not queue.children else ()
             found[queue.id] = (used,) if used else ()
     return {leaf: asked for leaf, asked in found.items() if asked}
-
-
-def _placed(state: CellState) -> Iterator[tuple[str, Gang, int]]:
-    """(leaf, gang, jobs) of what is charged."""
-    jobs, placed = state.jobs, 0
-    for queue in state.queues.subtree():
-        if queue.running:
-            for gang, count in Counter([jobs[job_id].gang for job_id in queue.running]).items():
-                yield queue.id, gang, count
-            placed += len(queue.running)
-    live = sum(queue.jobs for queue in state.queues.subtree())
-    waiting = sum(count for _, _, count in _pending(state))
-    if live > placed + waiting:  # some are stopping, which no index has
-        for job in jobs.values():
-            if job.state is JobState.STOPPING:
-                yield job.queue, job.gang, 1

@@ -10,7 +10,6 @@ Called by readers on a follower, never by the leader. Work is bounded, so a ques
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -21,9 +20,9 @@ from muster.core import transitions as tr
 from muster.core.borrowing import Borrowing, Newly
 from muster.core.decide import decide
 from muster.core.draft import Draft
-from muster.core.entitlements import entitlements
+from muster.core.entitlements import EntitlementEngine
 from muster.core.errors import Code, Rejected
-from muster.core.explain import Explanation, explain
+from muster.core.explain import Explanation, explain_job
 from muster.core.jobs import Job
 from muster.core.model import Amounts, GroupPlacement, JobSpec
 from muster.core.preemption import Plan, Planner
@@ -33,7 +32,6 @@ from muster.core.standing import Flows, demand, startable
 from muster.core.state import CellState
 
 WORK_MAX: Final = 300  # work units of the decision that is asked for
-PLANNABLE: Final = frozenset({"capacity", "device", "hold"})  # blockers that somebody's leaving may remove
 
 
 class PlacedOn(Struct, frozen=True):
@@ -102,12 +100,10 @@ def _queued(state: CellState, transition: tr.JobQueued, now_ms: int) -> Job:
 
 
 def _waits(state: CellState, job: Job) -> JobForecast:
-    thought = copy.copy(state)  # shares everything but the table of jobs
-    thought.jobs = {**state.jobs, job.id: job}
-    explanation = explain(thought, job.id)
-    if any(blocker.kind not in PLANNABLE for blocker in explanation.blockers):
+    explanation = explain_job(state, job)
+    if any(blocker.kind == "queue-state" for blocker in explanation.blockers):  # nobody's leaving helps
         return JobForecast(f"would wait: {_reason(explanation)}", False, (), (), explanation)
-    answer = Planner(thought).plan(job.id)
+    answer = Planner(state).plan_for(job)
     if answer.plan is None:
         summary = f"would wait: {_reason(explanation)}; would not preempt: {answer.reason}"
         return JobForecast(summary, False, (), (), explanation)
@@ -165,11 +161,15 @@ def _on(where: tuple[PlacedOn, ...]) -> str:
 # --- the queues -----------------------------------------------------------------------------------------------------
 
 
-def forecast_queues(state: CellState, changes: commands.ChangeQueues, now_ms: int) -> TreeForecast:
-    """What the changes would do. Raises Rejected as the command would be."""
+def forecast_queues(
+    state: CellState, changes: commands.ChangeQueues, now_ms: int, today: EntitlementEngine | None = None
+) -> TreeForecast:
+    """What the changes would do. Raises Rejected as the command would be. `today` is kept by those who ask again and
+    again about one cell: what it knows of the tree as it is need not be computed again."""
     before, after = state.queues, changed_tree(state, changes, now_ms)
     flows = demand(state)
-    deserved = _entitlements(state, before, flows), _entitlements(state, after, flows)
+    engine = today or EntitlementEngine()
+    deserved = _entitlements(engine, state, before, flows), _entitlements(EntitlementEngine(), state, after, flows)
     changed = [
         (queue.path, deserved[0].get(queue.id, ()), deserved[1].get(queue.id, ()))
         for queue in after.subtree()
@@ -189,5 +189,5 @@ def changed_tree(state: CellState, changes: commands.ChangeQueues, now_ms: int) 
     return draft.tree
 
 
-def _entitlements(state: CellState, tree: QueueTree, flows: Flows) -> dict[str, Amounts]:
-    return entitlements(tree, startable(state, tree, flows), state.nodes.capacity())
+def _entitlements(engine: EntitlementEngine, state: CellState, tree: QueueTree, flows: Flows) -> dict[str, Amounts]:
+    return engine.entitlements(tree, startable(state, tree, flows), state.nodes.capacity())

@@ -10,6 +10,7 @@ import uuid
 
 from muster.api.v1 import job_pb2, query_pb2, queue_pb2
 from muster.core.commands import ChangeQueues
+from muster.core.entitlements import EntitlementEngine
 from muster.core.errors import Code, Rejected
 from muster.core.model import QueueSpec
 from muster.core.queue_changes import differences, plan
@@ -26,6 +27,7 @@ class Forecaster:
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
         self._reader = JobReader()
+        self._today = EntitlementEngine()
 
     def job(self, spec: job_pb2.JobSpec, user: str) -> query_pb2.JobForecast:
         """Raises Rejected as the submission would."""
@@ -39,7 +41,7 @@ class Forecaster:
 
     def queues(self, request: queue_pb2.ApplyQueuesRequest) -> queue_pb2.ApplyQueuesResponse:
         """Raises Rejected as the change would."""
-        forecast = forecast_queues(self._cell.state, self.command_of(request), self._now_ms())
+        forecast = forecast_queues(self._cell.state, self.command_of(request), self._now_ms(), self._today)
         return queue_pb2.ApplyQueuesResponse(
             changes=forecasts.changes_to_proto(forecast.changes),
             forecast=forecasts.tree_to_proto(forecast, self._cell.state.queues),

@@ -27,6 +27,7 @@ from muster.runtime.relay import EventRelay
 from muster.runtime.rpc import RpcServer
 from muster.runtime.service import ServiceContext
 from muster.runtime.streams import events_spec, inbox_spec, leases_spec
+from muster.runtime.warmth import Warmth
 from muster.wire.events import StateNames
 from muster_admission.admin import AdminServicer
 from muster_admission.cell import Cell
@@ -50,6 +51,8 @@ async def build(context: ServiceContext[AdmissionSettings]) -> AsyncIterator[Non
     identity = Identity(settings.tokens_file, context.clock)
     inbox = await bus.stream(inbox_spec(settings.cell, settings.nats_replicas, settings.inbox_max_bytes))
     follower = await start_follower(context)
+    warmth = Warmth(follower, context.clock)
+    await warmth.get_ready()
     gauge = InboxGauge(
         inbox,
         lambda: follower.state.position,
@@ -70,6 +73,7 @@ async def build(context: ServiceContext[AdmissionSettings]) -> AsyncIterator[Non
     )
     leases = await bus.stream(leases_spec(settings.nats_replicas))
     lease = Lease(leases, f"{settings.cell}.relay", settings.replica, clock=context.clock)
+    context.spawn("keep warm", warmth.keep())
     context.spawn("event relay", work_while_held(lease, relay.run))
     context.spawn("end watches", _end_watches(context, hub))
     _measure(context, cell, gauge, hub, relay)

@@ -11,6 +11,7 @@ from muster.runtime.following import start_follower
 from muster.runtime.inbox import InboxWriter
 from muster.runtime.members import Members
 from muster.runtime.service import ServiceContext, run_service
+from muster.runtime.warmth import Warmth
 from muster_preemptor.service import Preemptor, PreemptorMetrics
 from muster_preemptor.settings import PreemptorSettings
 
@@ -26,6 +27,8 @@ async def build(context: ServiceContext[PreemptorSettings]) -> AsyncIterator[Non
     )
     leases = await context.bus.stream(streams.leases_spec(settings.nats_replicas))
     follower = await start_follower(context)
+    warmth = Warmth(follower, clock)
+    await warmth.get_ready()
     members = Members(leases, f"{settings.cell}.preemptor", settings.replica, clock=clock)
     service = Preemptor(
         follower=follower,
@@ -35,6 +38,7 @@ async def build(context: ServiceContext[PreemptorSettings]) -> AsyncIterator[Non
         metrics=PreemptorMetrics(context.registry),
     )
     context.spawn("preemptor", service.run())
+    context.spawn("keep warm", warmth.keep())
     yield
     await members.leave()
     await inbox.close()

@@ -119,6 +119,17 @@ def test_too_many_accounts_share_one(monkeypatch):
     assert tallies[REST].submitted == 2
 
 
+def test_a_snapshot_keeps_what_too_many_accounts_share(world, monkeypatch):
+    monkeypatch.setattr(accounting, "ACCOUNTS_MAX", 3)
+    world.nodes(1)
+    for n in range(5):
+        world.submit(f"job-{n}", cpu=500, submitter=f"user-{n}")
+    world.cell.wait(60_000)
+    loaded = snapshot.load(snapshot.dump(world.state))
+    assert len(world.state.accounts.periods[-1].tallies) == 4
+    assert loaded.accounts.report(0, world.state.now_ms) == world.state.accounts.report(0, world.state.now_ms)
+
+
 def test_too_many_tallies_make_the_oldest_periods_one(monkeypatch):
     monkeypatch.setattr(accounting, "TALLIES_MAX", 3)
     accounts = Accounts()

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from muster.core.errors import InvariantBroken
-from muster.core.model import GroupPlacement, NodeSpec, TaskGroup, Zone
+from muster.core.model import GroupPlacement, NodeSpec, Taint, TaskGroup, Zone
+from muster.core.node_arrays import Described
 from muster.core.nodes import NodeTable
 from muster.core.rows import LOG_ROWS_MIN, ChangeLog
 
@@ -199,3 +200,28 @@ def test_the_change_log_forgets_and_says_so():
     log.append(3, nodes=10)
     assert log.since(near) == [3]
     assert log.since(log.end) == []
+
+
+def test_descriptions_as_arrays_follow_what_changes():
+    table = NodeTable()
+    taint = Taint("dedicated", "ml", "NoSchedule")
+    for n in range(40):
+        table.upsert(n, node(f"n{n}", devices=n % 3, cluster="ab"[n % 2], taints=(taint,) * (n % 5 == 0)))
+    table.described  # noqa: B018  # a reader that follows
+    for n in (3, 17, 30):
+        table.upsert(n, node(f"n{n}", devices=4, cluster="ab"[n % 2], ready=False))
+    table.remove(5)
+    table.upsert(40, node("n40", cluster="b"))
+    for follower in (table.described, Described().synced(table)):
+        assert follower.clusters.tolist() == [facts.cluster for facts in table.facts]
+        assert follower.removed.tolist() == [facts.removed for facts in table.facts]
+        assert follower.open.tolist() == [facts.open for facts in table.facts]
+        assert follower.has_taints.tolist() == [bool(facts.spec.taints) for facts in table.facts]
+        assert follower.device_columns.tolist() == [facts.device_column for facts in table.facts]
+        assert (follower.whole_devices == 1000).sum(axis=1).tolist() == [facts.devices for facts in table.facts]
+    table.upsert(7, node("n7", devices=6, cluster="b"))  # one of many: the arrays stay the same
+    clusters = table.described.clusters
+    assert (table.described.whole_devices[7] == 1000).sum() == 6
+    table.remove(8)
+    assert table.described.clusters is clusters
+    assert table.described.removed[8]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from muster.core import commands as c
@@ -9,6 +11,8 @@ from muster.core import transitions as tr
 from muster.core.limits import HOLD_TTL_MS
 from muster.core.model import JobState, TaskGroup
 from muster.core.preemption import plan_preemption
+from muster.core.preemption_rules import Ground, ground
+from muster.core.requests import may_displace
 
 
 def kinds(transitions):
@@ -307,3 +311,21 @@ def test_a_hold_that_turned_out_unnecessary_frees_those_who_waited_for_it(world)
     done = world.cell.send(c.PodsObserved("sim-a", tuple(over)))
     assert [t.job for t in done if isinstance(t, tr.JobPlaced)] == [world.id("high"), world.id("waiting")]
     assert world.job("high").placement[0].runs == ((0, 1),)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_could_give_way_is_known_without_looking_at_all_that_runs(world, seed):
+    """Rule P2b: asked of the newest that runs of each priority, which follows what starts and ends."""
+    draw = random.Random(seed)
+    world.queue("research", preemption="ANY")
+    world.nodes(2, cpu=8000)
+    queue = world.state.queues.find("research")
+    for n in range(40):
+        world.cell.now_ms += draw.choice((0, 5))
+        world.submit(f"job-{n}", priority=draw.choice((0, 0, 3)))
+        for job in [job for job in world.state.jobs.values() if job.charged and draw.random() < 0.15]:
+            world.pods(job.spec.name, draw.choice((3, 5)))  # some end, some come back later with their old age
+        jobs = world.state.jobs
+        for job in [job for job in jobs.values() if job.state is JobState.QUEUED]:
+            naive = any(ground(job, queue, jobs[running]) is not Ground.NONE for running in queue.running)
+            assert may_displace(job, queue, jobs) == naive

@@ -208,3 +208,44 @@ def test_a_stopped_queue_starts_nothing_and_a_draining_one_lets_its_jobs_go(worl
     assert world.job("b").state is JobState.PLACED
     world.cell.wait(1000)
     assert world.job("a").state is JobState.PLACED
+
+
+def test_a_change_sorts_in_again_only_what_it_concerns(world):
+    """The classes of other queues are the same objects, and those who share a queue are counted right all the time."""
+    for path in ("top", "top/a", "top/b", "side"):
+        world.queue(path)
+    for n in range(6):
+        for queue in ("top/a", "top/b", "side"):
+            world.cell.now_ms += 1
+            world.submit(f"{queue.replace('/', '-')}-{n}", queue=queue, priority=n % 3, submitter=f"user-{n % 2}")
+    pending = world.state.pending
+    ids = {path: world.state.queues.find(path).id for path in ("top/a", "top/b", "side")}
+
+    def classes(path):
+        return set(map(id, pending.of_queue[ids[path]].values()))
+
+    def orders(path):
+        return [key[2] for found in pending.of_queue[ids[path]].values() for key in found.keys]
+
+    before = {path: classes(path) for path in ids}
+    by_priority = orders("top/a")
+    world.queue("top/a", ordering="FIFO")  # every transaction is checked against the naive index and members
+    assert orders("top/a") == [world.id(f"top-a-{n}") for n in range(6)] != by_priority
+    assert (classes("top/b"), classes("side")) == (before["top/b"], before["side"])
+    world.queue("top/a", ordering="PRIORITY")
+    assert orders("top/a") == by_priority
+    world.queue("top", per_user=Allowance(running_jobs=4))
+    assert len(pending.of_queue[ids["top/b"]]) == 2  # a class for each user
+    assert classes("side") == before["side"]
+    world.queue("top/b", to="side-b")
+    assert len(pending.of_queue[ids["top/b"]]) == 1
+    assert classes("side") == before["side"]
+    members = world.state.queues.find("top").members
+    assert {who: member.pending for who, member in members.items() if who[0] == "USER"} == {
+        ("USER", "user-0"): 3,
+        ("USER", "user-1"): 3,
+    }
+    world.queue("side-b", to="top/b", per_user=Allowance(running_jobs=1))
+    assert members is not world.state.queues.find("top").members  # counted again
+    assert [member.pending for member in world.state.queues.find("top").members.values()] == [12, 6, 6]
+    assert [member.pending for member in world.state.queues.find("top/b").members.values()] == [6, 3, 3]

@@ -73,6 +73,22 @@ def test_elastic_replicas_go_first(world):
     assert told.summary == f"would start on {told.placement[0].node} (sim-a) once 1 elastic replica has made room"
 
 
+def test_a_node_that_is_out_keeps_nobody_from_preempting_on_another(world):
+    world.cell.send(
+        c.NodesReported("sim-a", (world.node("here"), world.node("away", cordoned=True)), first=True, complete=True)
+    )
+    world.submit("low", cpu=4000)
+    told = ask(world, "high", cpu=4000, priority=5)
+    assert [victim.name for victim in told.displaces] == ["low"]
+
+
+def test_room_is_made_under_a_limit(world):
+    world.nodes(2)
+    world.queue("research", limit=(("cpu", 4000),))
+    world.submit("low", cpu=4000)
+    assert [victim.name for victim in ask(world, "high", cpu=4000, priority=5).displaces] == ["low"]
+
+
 def test_why_nobody_would_be_displaced(world):
     world.nodes(1)
     world.submit("same", cpu=4000)
