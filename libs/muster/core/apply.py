@@ -208,6 +208,8 @@ def _pods_changed(state: CellState, t: tr.PodsChanged) -> None:
 
 def _charge(state: CellState, job: Job, amounts: Amounts) -> None:
     """The job holds so much more: of its queues' quota (rule Q3) and in the accounts."""
+    if state.queues.fading:
+        state.queues.remember(job.queue, state.now_ms)
     state.queues.charge(job.queue, amounts)
     state.queues.charge_members(job.spec, job.queue, amounts, 1)
     state.accounts.charge(job, amounts, state.now_ms)
@@ -215,6 +217,8 @@ def _charge(state: CellState, job: Job, amounts: Amounts) -> None:
 
 def _release(state: CellState, job: Job, amounts: Amounts) -> None:
     """The job holds so much less (rule L5)."""
+    if state.queues.fading:
+        state.queues.remember(job.queue, state.now_ms)
     state.queues.release(job.queue, amounts)
     state.queues.charge_members(job.spec, job.queue, amounts, -1)
     state.accounts.release(job, amounts, state.now_ms)

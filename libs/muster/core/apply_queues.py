@@ -12,8 +12,16 @@ from muster.core.state import CellState
 
 
 def queue_upserted(state: CellState, t: tr.QueueUpserted) -> None:
-    if state.queues.put(t.spec):
+    tree, spec = state.queues, t.spec
+    fading = tree.fading or spec.half_life_ms
+    if tree.fading and spec.id in tree:  # if it moves, what is above it used its usage up to now, in both places
+        for queue in (spec.id, spec.parent):
+            if queue:
+                tree.remember(queue, state.now_ms)
+    if tree.put(spec):
         _reorder(state)
+    if fading:
+        tree.keep_histories(spec.id, state.now_ms)
     state.loosened()
 
 
