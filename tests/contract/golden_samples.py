@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from muster.core import commands as c
 from muster.core import snapshot_parts as sp
 from muster.core import transitions as tr
-from muster.core.jobs import Attempt
+from muster.core.jobs import Attempt, PodEnd
 from muster.core.model import (
     Allowance,
     GroupPlacement,
@@ -244,6 +244,9 @@ PARTS: Final = (
     sp.GangsPart(1, ((TASK,),)),
     sp.JobsPart(1, (JOB,)),
     sp.JobsPart(1, (replace(JOB, leaving=(0, 2), regrown=((2, 1),), victim=True),)),
+    sp.JobsPart(
+        1, (replace(JOB, exits=((1, 137),), attempts=(replace(ATTEMPT, pods=(PodEnd(1, 4, 137), PodEnd(0, 3))),)),)
+    ),
     sp.ForgottenPart(1, ((ID, Forgotten("d1", 99)),)),
     sp.AccountsPart(1, 3_600_000, 7_200_000, (TALLY,), (("q3", "research/old"),)),
     replace(HEAD, histories=(sp.HistoryRecord("q7", 1_700_000_000_000, (("cpu", b"\x01\x00\x00"),)),)),

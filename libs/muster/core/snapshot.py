@@ -162,6 +162,7 @@ def _record(job: Job, gang: int) -> JobRecord:
         victim=job.victim,
         grow_after_ms=job.grow_after_ms,
         grown_ms=job.grown_ms,
+        exits=job.exits,
     )
 
 
@@ -279,6 +280,7 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
         victim=record.victim,
         grow_after_ms=record.grow_after_ms,
         grown_ms=record.grown_ms,
+        exits=record.exits,
     )
     spec = job.spec
     state.jobs[spec.id] = job

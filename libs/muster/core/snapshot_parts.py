@@ -125,6 +125,7 @@ class JobRecord(Struct, array_like=True, frozen=True):
     victim: bool = False
     grow_after_ms: int = 0
     grown_ms: int = 0
+    exits: tuple[tuple[int, int], ...] = ()
 
 
 class JobsPart(Part, tag="Jobs", frozen=True):
