@@ -14,6 +14,7 @@ from tests.integration.admission_cell import Processes
 
 from muster import client as mc
 from muster.api.v1 import job_pb2
+from muster.cli.errors import Exit
 from muster.cli.main import run
 from muster.core.commands import NodesReported, PodFact, PodsObserved
 from muster.core.model import NodeSpec, PodPhase
@@ -67,6 +68,7 @@ def muster(cell: Processes, capsys: pytest.CaptureFixture[str]) -> Muster:
     def command(*arguments: str) -> tuple[int, str, str]:
         code = run([*arguments, "--address", address])
         told = capsys.readouterr()
+        assert code != Exit.BUG, f"{' '.join(arguments)}: {told.err}\n{cell.logs()}"  # whatever else is wanted
         return code, told.out, told.err
 
     return command

@@ -6,7 +6,7 @@ import pytest
 from google.protobuf import text_format
 
 from muster.api.v1 import queue_pb2
-from muster.cli import queue_options, queues
+from muster.cli import queue_options, queues, whatif
 from muster.client import Queue
 
 QUEUE = """
@@ -37,6 +37,13 @@ def test_a_queue_with_a_half_life_shows_what_is_left():
     assert told[1].endswith("half-life 7 d")
     assert told[-2].split()[-1] == "DECAYED"
     assert told[-1].split()[-1] == "2.5"
+
+
+def test_a_question_about_a_queue_changes_what_is_given_and_nothing_else():
+    current = queue_pb2.Queue(path="research", weight=2, priority=1, limit={"cpu": "8", "nvidia.com/gpu": "4"})
+    wanted = whatif.changed(current, {"weight": 0, "limit": {"nvidia.com/gpu": "none", "memory": "1Gi"}})
+    assert wanted == queue_pb2.Queue(path="research", weight=0, priority=1, limit={"cpu": "8", "memory": "1Gi"})
+    assert current.weight == 2
 
 
 def test_every_field_has_an_option_of_its_name():
