@@ -242,6 +242,8 @@ def _check_pending(state: CellState) -> None:
     grows = {j.id for j in state.jobs.values() if j.gang.minimum_tasks is not None and may_grow(j, state.now_ms)}
     if set(pending.growing) != grows or not set(pending.growing_opened) <= grows:
         _fail("G1: the elastic jobs that could grow differ from those that are looked at")
+    if pending.protected != Counter(key[0] for key in pending.classes if key[6]):
+        _fail("P4: protected classes are counted wrongly")
     for marks in (pending.opened, pending.reopened):
         if any(pending.classes.get(key) is not found for key, found in marks.items()):
             _fail("I7: a mark points to a class that is gone")
