@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from muster.core import commands as c
 from muster.core import snapshot_parts as sp
 from muster.core import transitions as tr
-from muster.core.jobs import Attempt
+from muster.core.jobs import Attempt, PodEnd
 from muster.core.model import (
     Allowance,
     GroupPlacement,
@@ -171,6 +171,7 @@ TRANSITIONS: Final = (
     ),
     tr.HoldMade(ID, PLACEMENT, ((OTHER, 2),), 99, ((OTHER, 3, (1, 3)),)),
     tr.PreemptionAnswered(ID, 4, "overtaken", 1000, True),
+    tr.QueueUpserted(replace(QUEUE, parent="", half_life_ms=604_800_000)),
 )
 HEADER: Final = tr.Header(1, "3-17", 16, 3, 1_700_000_000_000, InboxPosition(5, 0), POSITION, 1000, 12)
 HOLD: Final = Hold(ID, PLACEMENT, ((OTHER, 2),), 99)
@@ -213,37 +214,42 @@ TALLY: Final = sp.TallyRecord(
     waited_ms=9,
     waited_max_ms=10,
 )
+HEAD: Final = sp.HeadPart(
+    version=1,
+    cell="main",
+    ledger_seq=16,
+    position=POSITION,
+    now_ms=1_700_000_000_000,
+    epoch=3,
+    leader="qm-1",
+    cycle_after=(-5, 1, ID),
+    cycle_owed=True,
+    changes=8,
+    requests=4,
+    next_queue_number=8,
+    queues=(QUEUE,),
+    entitled=(("q7", (("cpu", 5),)),),
+    entitled_seq=9,
+    clusters=(sp.ClusterRecord("sim-a", True, (1, 2)), sp.ClusterRecord("sim-b", False, None)),
+    vanished=((3, (ID,)),),
+    holds=(HOLD,),
+    asks=((ID, Ask(4, 2, True, 99, 8)),),
+    nodes=1,
+    jobs=1,
+    forgotten=1,
+)
 PARTS: Final = (
-    sp.HeadPart(
-        version=1,
-        cell="main",
-        ledger_seq=16,
-        position=POSITION,
-        now_ms=1_700_000_000_000,
-        epoch=3,
-        leader="qm-1",
-        cycle_after=(-5, 1, ID),
-        cycle_owed=True,
-        changes=8,
-        requests=4,
-        next_queue_number=8,
-        queues=(QUEUE,),
-        entitled=(("q7", (("cpu", 5),)),),
-        entitled_seq=9,
-        clusters=(sp.ClusterRecord("sim-a", True, (1, 2)), sp.ClusterRecord("sim-b", False, None)),
-        vanished=((3, (ID,)),),
-        holds=(HOLD,),
-        asks=((ID, Ask(4, 2, True, 99, 8)),),
-        nodes=1,
-        jobs=1,
-        forgotten=1,
-    ),
+    HEAD,
     sp.NodesPart(1, (sp.NodeRecord(NODE, True, (ZONE,)),)),
     sp.GangsPart(1, ((TASK,),)),
     sp.JobsPart(1, (JOB,)),
     sp.JobsPart(1, (replace(JOB, leaving=(0, 2), regrown=((2, 1),), victim=True),)),
+    sp.JobsPart(
+        1, (replace(JOB, exits=((1, 137),), attempts=(replace(ATTEMPT, pods=(PodEnd(1, 4, 137), PodEnd(0, 3))),)),)
+    ),
     sp.ForgottenPart(1, ((ID, Forgotten("d1", 99)),)),
     sp.AccountsPart(1, 3_600_000, 7_200_000, (TALLY,), (("q3", "research/old"),)),
+    replace(HEAD, histories=(sp.HistoryRecord("q7", 1_700_000_000_000, (("cpu", b"\x01\x00\x00"),)),)),
     sp.TailPart(1, ((1, ID, 2),), (OTHER,), ((99, 1, ID, 2),), True, (ID,), (ID,), (ID,), True),
 )
 

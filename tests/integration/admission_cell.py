@@ -49,6 +49,11 @@ class Processes:
         address: str = json.loads(ready.read_text())["grpc"]
         return address
 
+    def logs(self) -> str:
+        """The last of what each service has said, for a failure."""
+        names = sorted(path.stem for path in self.folder.glob("*.log"))
+        return "\n".join(f"--- {name}\n{self._files(name)[1].read_text()[-4000:]}" for name in names)
+
     def stop(self, name: str) -> int:
         process = self._running.pop(name)
         process.terminate()

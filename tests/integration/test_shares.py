@@ -14,6 +14,7 @@ from tests.integration.admission_cell import Processes
 
 from muster import client as mc
 from muster.api.v1 import job_pb2
+from muster.cli.errors import Exit
 from muster.cli.main import run
 from muster.core.commands import NodesReported, PodFact, PodsObserved
 from muster.core.model import NodeSpec, PodPhase
@@ -28,6 +29,7 @@ TREE = """
 queues:
   research:
     weight: 2
+    half_life: 7d
     queues:
       vision: {}
       nlp: {weight: 3}
@@ -67,6 +69,7 @@ def muster(cell: Processes, capsys: pytest.CaptureFixture[str]) -> Muster:
     def command(*arguments: str) -> tuple[int, str, str]:
         code = run([*arguments, "--address", address])
         told = capsys.readouterr()
+        assert code != Exit.BUG, f"{' '.join(arguments)}: {told.err}\n{cell.logs()}"  # whatever else is wanted
         return code, told.out, told.err
 
     return command
@@ -111,7 +114,7 @@ def test_a_cell_is_planned_used_and_accounted_for(cell: Processes, muster: Muste
     tree.write_text(TREE)
     code, out, _ = muster("queue", "apply", "-f", str(tree), "--dry-run")
     assert code == 0
-    assert "research  created\n  weight: 1 -> 2" in out
+    assert "research  created\n  weight: 1 -> 2\n  half_life: 0s -> 604800s" in out
     assert "nothing was changed (dry run)" in out
     assert muster("queue", "list")[1].startswith("no queues")
     assert "research/nlp  created" in muster("queue", "apply", "-f", str(tree))[1]
@@ -156,6 +159,15 @@ def test_a_cell_is_planned_used_and_accounted_for(cell: Processes, muster: Muste
     scraped = metrics(cell)
     assert 'muster_usage_jobs_started_total{by="queue",name="batch"} 12.0' in scraped
     assert 'muster_usage_resource_seconds_total{by="user",name="anonymous@127.0.0.1",resource="cpu"}' in scraped
+
+    code, _, err = muster("queue", "update", "research/vision", "--half-life", "1h")
+    assert code == 3
+    assert "set it on the root queue only" in err
+    assert muster("queue", "update", "batch", "--half-life", "1h")[0] == 0
+    described = json.loads(muster("queue", "describe", "batch", "-o", "json")[1])
+    (cpu,) = [share for share in described["shares"]["resources"] if share["resource"] == "cpu"]
+    assert (described["half_life"], cpu["usage"], cpu["decayed"]) == ("3600s", "12", "12")
+    assert "DECAYED" in muster("queue", "describe", "batch")[1]
 
     assert "night  moved" in muster("queue", "move", "batch", "night")[1]
     rows = json.loads(muster("usage", "-o", "json")[1])

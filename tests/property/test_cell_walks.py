@@ -32,6 +32,8 @@ SHAPES = (
     (("nvidia.com/gpu", 2000),),
 )
 LEAVES = ("research/vision", "research/nlp", "batch")
+LIMIT = (("cpu", 30_000),)  # of research
+HALF_LIVES_MS = (0, 60_000, 7_000_000)
 
 
 def fact(job: Job, pod: int, phase: int) -> c.PodFact:
@@ -51,7 +53,7 @@ class Walk:
         self.number = 0
         self.seen: Counter[str] = Counter()
         queues = ("research", *LEAVES)
-        limits = {"research": (("cpu", 30_000),), "batch": (("cpu", 9_000),)}
+        limits = {"research": LIMIT, "batch": (("cpu", 9_000),)}
         self.send(*[c.UpsertQueue(path, QueueSpec("", "", "", limit=limits.get(path, ()))) for path in queues])
         for cluster in ("sim-a", "sim-b"):
             nodes = tuple(self.node(cluster, n) for n in range(4))
@@ -213,8 +215,12 @@ class Walk:
             per_namespace=self.draw.choice((Allowance(),) * 3 + (Allowance(8, 4), Allowance(-1, -1, (("cpu", 5000),)))),
             per_user=self.draw.choice((Allowance(),) * 4 + (Allowance(-1, 6),)),
             min_runtime_ms=self.draw.choice((0, 0, 60_000)),
+            half_life_ms=self.draw.choice(HALF_LIVES_MS) if path == "batch" else 0,
         )
         self.send(c.UpsertQueue(path, spec))
+        if self.draw.random() < 0.3:
+            half_life_ms = self.draw.choice(HALF_LIVES_MS)
+            self.send(c.UpsertQueue("research", QueueSpec("", "", "", limit=LIMIT, half_life_ms=half_life_ms)))
 
     def wait(self) -> None:
         self.saw(self.cell.wait(self.draw.choice((500, 2000, 30_000, 61_000, 400_000, 4_000_000))))

@@ -7,44 +7,17 @@ from typing import Annotated
 import typer
 
 from muster.cli.options import Address, Format, Output
+from muster.cli.queue_options import File, Given, Path, Prune, Revision, Root, takes_fields
 
 app = typer.Typer(help="Create, change and look at queues.", no_args_is_help=True, rich_markup_mode=None)
 
-Path = Annotated[str, typer.Argument(help="Path from the root, such as research/vision.")]
-Amounts = list[str] | None
-Weight = Annotated[int | None, typer.Option(min=0, help="Share among siblings; 0: only what nobody else wants.")]
-Priority = Annotated[int | None, typer.Option(help="Higher goes first among siblings.")]
-Ordering = Annotated[str, typer.Option(help="FIFO, PRIORITY or FAIR.")]
-Preemption = Annotated[str, typer.Option(help="NEVER, LOWER_PRIORITY or ANY.")]
-State = Annotated[str, typer.Option(help="OPEN, CLOSED, STOPPED or DRAINING.")]
-Guaranteed = Annotated[Amounts, typer.Option("--guaranteed", help="Its own, e.g. gpu=64 or cpu=500.")]
-Limit = Annotated[
-    Amounts, typer.Option("--limit", help="Never exceeded, e.g. gpu=128,memory=2Ti; gpu=none takes a limit away.")
-]
-LendingLimit = Annotated[
-    Amounts, typer.Option("--lending-limit", help="How much of an unused guarantee others may use, e.g. gpu=8.")
-]
-FairBy = Annotated[str, typer.Option(help="Between whom ordering FAIR is fair: NAMESPACE or USER.")]
-MinRuntime = Annotated[str, typer.Option(help="Its jobs are not preempted before they ran so long, e.g. 10m.")]
-File = Annotated[str, typer.Option("--file", "-f", help="YAML file with a tree of queues; - is stdin.")]
-Prune = Annotated[bool, typer.Option("--prune", help="Delete queues that are not in the file (never ones with jobs).")]
-Root = Annotated[str, typer.Option("--root", help="With --prune: only below this queue.")]
-Revision = Annotated[int, typer.Option("--revision", help="Only if this is its current revision.")]
-
 
 @app.command()
+@takes_fields
 def create(
     path: Path,
     *,
-    weight: Weight = None,
-    priority: Priority = None,
-    ordering: Ordering = "",
-    preemption: Preemption = "",
-    guaranteed: Guaranteed = None,
-    limit: Limit = None,
-    lending_limit: LendingLimit = None,
-    fair_by: FairBy = "",
-    min_runtime: MinRuntime = "",
+    given: Given,
     parents: Annotated[bool, typer.Option("--parents", "-p", help="Create missing parents as well.")] = False,
     address: Address = "",
     output: Output = Format.TABLE,
@@ -52,18 +25,7 @@ def create(
     """Create a queue."""
     from muster.cli import queues
 
-    fields = queues.Fields(
-        weight=weight,
-        priority=priority,
-        ordering=ordering,
-        preemption=preemption,
-        guaranteed=guaranteed,
-        limit=limit,
-        lending_limit=lending_limit,
-        fair_by=fair_by,
-        min_runtime=min_runtime,
-    )
-    queues.create(path, fields, parents=parents, address=address, output=output)
+    queues.create(path, queues.Fields(**given), parents=parents, address=address, output=output)
 
 
 @app.command(name="list")
@@ -87,19 +49,11 @@ def describe(path: Path, address: Address = "", output: Output = Format.TABLE) -
 
 
 @app.command()
+@takes_fields
 def update(
     path: Path,
     *,
-    weight: Weight = None,
-    priority: Priority = None,
-    ordering: Ordering = "",
-    preemption: Preemption = "",
-    state: State = "",
-    guaranteed: Guaranteed = None,
-    limit: Limit = None,
-    lending_limit: LendingLimit = None,
-    fair_by: FairBy = "",
-    min_runtime: MinRuntime = "",
+    given: Given,
     revision: Revision = 0,
     address: Address = "",
     output: Output = Format.TABLE,
@@ -107,19 +61,7 @@ def update(
     """Change a queue; what is not given stays as it is."""
     from muster.cli import queues
 
-    fields = queues.Fields(
-        weight=weight,
-        priority=priority,
-        ordering=ordering,
-        preemption=preemption,
-        state=state,
-        guaranteed=guaranteed,
-        limit=limit,
-        lending_limit=lending_limit,
-        fair_by=fair_by,
-        min_runtime=min_runtime,
-    )
-    queues.update(path, fields, revision=revision, address=address, output=output)
+    queues.update(path, queues.Fields(**given), revision=revision, address=address, output=output)
 
 
 @app.command()

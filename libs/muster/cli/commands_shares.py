@@ -6,23 +6,8 @@ from typing import Annotated
 
 import typer
 
-from muster.cli.commands_queue import (
-    FairBy,
-    File,
-    Guaranteed,
-    LendingLimit,
-    Limit,
-    MinRuntime,
-    Ordering,
-    Path,
-    Preemption,
-    Priority,
-    Prune,
-    Root,
-    State,
-    Weight,
-)
 from muster.cli.options import Address, Format, Output
+from muster.cli.queue_options import File, Given, Path, Prune, Root, takes_fields
 
 what_if = typer.Typer(
     help="Ask what a job or a change would do now; nothing is changed.", no_args_is_help=True, rich_markup_mode=None
@@ -44,38 +29,18 @@ def submit(
 
 
 @what_if.command(name="queue")
+@takes_fields
 def queue_(
     path: Path,
     *,
-    weight: Weight = None,
-    priority: Priority = None,
-    ordering: Ordering = "",
-    preemption: Preemption = "",
-    state: State = "",
-    guaranteed: Guaranteed = None,
-    limit: Limit = None,
-    lending_limit: LendingLimit = None,
-    fair_by: FairBy = "",
-    min_runtime: MinRuntime = "",
+    given: Given,
     address: Address = "",
     output: Output = Format.TABLE,
 ) -> None:
     """Whose entitlement would change, and which running jobs would become reclaimable?"""
     from muster.cli import queues, whatif
 
-    fields = queues.Fields(
-        weight=weight,
-        priority=priority,
-        ordering=ordering,
-        preemption=preemption,
-        state=state,
-        guaranteed=guaranteed,
-        limit=limit,
-        lending_limit=lending_limit,
-        fair_by=fair_by,
-        min_runtime=min_runtime,
-    )
-    whatif.queue(path, fields, address=address, output=output)
+    whatif.queue(path, queues.Fields(**given), address=address, output=output)
 
 
 @what_if.command()

@@ -228,7 +228,9 @@ def _portrait(job: Job, wide: bool) -> list[str]:
     lines += [f"   {show.clock(at)}  +{show.duration(at - submitted):<8} {what}" for at, what in _life(job)]
     if not job.finished:
         lines.append(f"   now       +{show.duration(now - submitted):<8} {job.state}")
-    for attempt in status.attempts[-1:]:
+    for attempt in status.attempts[None if wide else -1 :]:
+        if wide and len(status.attempts) > 1:
+            lines.append(f" epoch {attempt.epoch}")
         rows = [_replica_row(replica) for replica in attempt.replicas[: None if wide else 20]]
         if rows:
             lines.append(show.table((" POD", "CLUSTER", "NODE", "DEVICES", "PHASE", "EXIT"), rows))

@@ -35,6 +35,7 @@ class Fields:
     lending_limit: Sequence[str] | None = None
     fair_by: str = ""
     min_runtime: str = ""
+    half_life: str = ""
 
     def given(self) -> dict[str, Any]:
         """The given fields as the client takes them."""
@@ -44,6 +45,7 @@ class Fields:
         named["limit"] = quantities(self.limit, "--limit")
         named["lending_limit"] = quantities(self.lending_limit, "--lending-limit")
         named |= {"fair_by": self.fair_by or None, "min_runtime": self.min_runtime or None}
+        named["half_life"] = self.half_life or None
         return {name: value for name, value in named.items() if value is not None}
 
 
@@ -192,6 +194,8 @@ def portrait(queue: Queue, shares: queue_pb2.QueueShares) -> list[str]:
     lines.append(f" weight {weight}   priority {proto.priority}   ordering {ordering}   preemption {preemption}")
     if proto.HasField("min_runtime"):
         lines[1] += f"   min runtime {show.duration(proto.min_runtime.ToSeconds())}"
+    if proto.HasField("half_life"):
+        lines[1] += f"   half-life {show.duration(proto.half_life.ToSeconds())}"
     for name, each in (("namespace", proto.per_namespace), ("user", proto.per_user)):
         if each.ListFields():
             lines.append(f" each {name} at most {allowance(each)}")
@@ -209,19 +213,22 @@ def allowance(each: queue_pb2.Allowance) -> str:
 
 
 SHARE_COLUMNS = ("guaranteed", "entitled", "usage", "borrowed", "lent", "withheld", "pending", "limit")
+PAST_COLUMN = "decayed"  # only where past usage counts
 
 
 def shares_table(shares: queue_pb2.QueueShares) -> list[str]:
     """Resource by resource; a resource of which nothing is said is not shown."""
+    past = (PAST_COLUMN,) if any(share.decayed for share in shares.resources) else ()
+    columns = (*SHARE_COLUMNS, *past)
     rows = [
         [resources.short_name(share.resource)]
-        + [show.one_amount(share.resource, _stated(share, column), unit=False) for column in SHARE_COLUMNS]
+        + [show.one_amount(share.resource, _stated(share, column), unit=False) for column in columns]
         for share in shares.resources
         if share.resource != resources.PODS
     ]
     if not rows:
         return []
-    header = ["RESOURCE", *(column.upper() for column in SHARE_COLUMNS)]
+    header = ["RESOURCE", *(column.upper() for column in columns)]
     return [" " + line for line in show.table(header, rows, right=frozenset(range(1, len(header)))).splitlines()]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from muster.api.v1 import query_pb2, queue_pb2
 from muster.cli import explain, show, trees
 from muster.cli.errors import CliError, Exit
 from muster.cli.jobs import read_files
 from muster.cli.options import Format
-from muster.cli.queues import Fields
+from muster.cli.queues import Fields, merged
 from muster.cli.session import run, unknown_queue
 from muster.client import Client, NotFound
 from muster.client.connection import queue_message
@@ -57,16 +59,23 @@ def queue(path: str, fields: Fields, *, address: str, output: Format) -> None:
 
     async def work(client: Client) -> queue_pb2.ApplyQueuesResponse:
         try:
-            changed = (await client.get_queue(path)).proto
+            current = (await client.get_queue(path)).proto
         except NotFound as error:
             raise await unknown_queue(client, path, error) from None
-        wanted = queue_message(path, given)
-        for name in given:
-            changed.ClearField(name)  # type: ignore[arg-type]  # a field name of the message
-        changed.MergeFrom(wanted)
-        return await client.what_if_queues(queue_pb2.ApplyQueuesRequest(queues=[changed]))
+        return await client.what_if_queues(queue_pb2.ApplyQueuesRequest(queues=[changed(current, given)]))
 
     _print(run(address, work), output)
+
+
+def changed(current: queue_pb2.Queue, given: dict[str, Any]) -> queue_pb2.Queue:
+    """The queue with these fields; of its amounts, those of resources that are not named stay as they are."""
+    amounts = {name: merged(getattr(current, name), value) for name, value in given.items() if isinstance(value, dict)}
+    wanted = queue_pb2.Queue()
+    wanted.CopyFrom(current)
+    for name in given:
+        wanted.ClearField(name)  # type: ignore[arg-type]  # a field name of the message
+    wanted.MergeFrom(queue_message(current.path, given | amounts))
+    return wanted
 
 
 def apply(file: str, *, prune: bool, root: str, address: str, output: Format) -> None:

@@ -354,8 +354,8 @@ def queue_message(path: str, fields: Mapping[str, Any]) -> queue_pb2.Queue:
             setattr(message, name, field.enum_type.values_by_name[full].number)
         elif name in ("per_namespace", "per_user"):
             getattr(message, name).CopyFrom(queue_pb2.Allowance(**value))
-        elif name == "min_runtime":
-            message.min_runtime.FromMilliseconds(parse_duration_ms(value) if isinstance(value, str) else value)
+        elif name in ("min_runtime", "half_life"):
+            getattr(message, name).FromMilliseconds(parse_duration_ms(value) if isinstance(value, str) else value)
         elif isinstance(value, Mapping):
             getattr(message, name).update({key: str(amount) for key, amount in value.items()})
         else:

@@ -17,6 +17,15 @@ def parse_duration_ms(text: str) -> int:
     return sum(int(count) * UNITS_MS[unit] for count, unit in PART.findall(text))
 
 
+def exact_duration(milliseconds: int) -> str:
+    """All of it, as `parse_duration_ms` reads it: `1d2h3m4s`."""
+    text = ""
+    for unit in ("d", "h", "m", "s", "ms"):
+        count, milliseconds = divmod(milliseconds, UNITS_MS[unit])
+        text += f"{count}{unit}" if count else ""
+    return text or "0s"
+
+
 def format_duration(milliseconds: int) -> str:
     """The two largest units: `1h30m`, `12s`, `250ms`."""
     if milliseconds < 1000:

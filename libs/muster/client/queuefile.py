@@ -24,7 +24,7 @@ import yaml
 from google.protobuf.descriptor import FieldDescriptor
 
 from muster.api.v1 import queue_pb2
-from muster.client.durations import format_duration
+from muster.client.durations import exact_duration
 from muster.client.jobfile import JobFileError, Reader, documents
 
 SHORT_NAMES: Final = {"gpu": "nvidia.com/gpu", "gpus": "nvidia.com/gpu", "mem": "memory"}
@@ -119,9 +119,9 @@ def plain(queue: queue_pb2.Queue) -> dict[str, Any]:
         if name == "weight":
             if queue.HasField("weight") and queue.weight != 1:
                 found[name] = queue.weight
-        elif name == "min_runtime":
-            if queue.HasField("min_runtime"):
-                found[name] = format_duration(queue.min_runtime.ToMilliseconds())
+        elif name in ("min_runtime", "half_life"):
+            if value.ToMilliseconds():
+                found[name] = exact_duration(value.ToMilliseconds())
         elif name in ("per_namespace", "per_user"):
             if value.ListFields():
                 found[name] = _allowance(value)

@@ -121,6 +121,12 @@ class Job:
     def finished(self) -> bool:
         return self.state in TERMINAL
 
+    @property
+    def attempts(self) -> Sequence[job_pb2.Attempt]:
+        """Placements, newest last: when and why each ended, and node, devices, phase and exit code of its pods. Lists
+        carry none."""
+        return self.proto.status.attempts
+
     def to_dict(self) -> dict[str, Any]:
         return as_dict(self.proto)
 

@@ -185,6 +185,7 @@ def _job_shrunk(state: CellState, t: tr.JobShrunk) -> None:
     advance(job, t, state.now_ms)
     leaving = job.gang.of_positions(live)
     state.queues.leave(job.queue, leaving)
+    _less_committed(state, job.queue)
     _uncommit(state, job, leaving)
     state.changes += 1
     if t.not_before_ms > state.now_ms:
@@ -248,11 +249,19 @@ def _job_stopping(state: CellState, t: tr.JobStopping | tr.JobPreempted) -> None
     stayed = job.gang.of_positions(staying(job))
     if isinstance(t, tr.JobPreempted):
         state.queues.leave(job.queue, stayed)
+        _less_committed(state, job.queue)
         state.accounts.preempted(job, state.now_ms)
     advance(job, t, state.now_ms)
     _grows(state, job)
     _uncommit(state, job, stayed)
     state.changes += 1
+
+
+def _less_committed(state: CellState, queue: str) -> None:
+    """A plan takes something from the queue (rule Q3): what starts only within E (rule P4), or by E before what lenders
+    withhold (rule F6), may fit now, before anything is free."""
+    if queue in state.pending.protected or state.queues.lending:
+        state.pending.open_queue(queue)
 
 
 def _runs_no_more(state: CellState, job: Job) -> None:

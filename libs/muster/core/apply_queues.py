@@ -17,18 +17,25 @@ from muster.core.state import CellState
 
 
 def queue_upserted(state: CellState, t: tr.QueueUpserted) -> None:
-    tree = state.queues
-    old = tree.by_id.get(t.spec.id)
+    tree, spec = state.queues, t.spec
+    fading = tree.fading or spec.half_life_ms
+    if tree.fading and spec.id in tree:  # if it moves, what is above it used its usage up to now, in both places
+        for queue in (spec.id, spec.parent):
+            if queue:
+                tree.remember(queue, state.now_ms)
+    old = tree.by_id.get(spec.id)
     if old is None:
-        tree.put(t.spec)
+        tree.put(spec)
     else:
         sorted_by, chain, counted = _sorting(state, old), old.chain, old.members is not None
-        tree.put(t.spec)
+        tree.put(spec)
         for leaf, before in sorted_by.items():
             if _sorts(tree.get(leaf)) != before:
                 state.pending.reorder(tree.get(leaf), state.jobs)
         stale = [queue for queue in (*chain, *old.chain) if (queue in chain) != (queue in old.chain)]
         _recount(state, stale if counted else [*stale, old])
+    if fading:
+        tree.keep_histories(spec.id, state.now_ms)
     state.loosened()
 
 

@@ -90,7 +90,7 @@ class Draft:
         self.fresh = PendingIndex()  # jobs that became pending in this transaction
         self.holds: dict[str, Hold] = state.holds
         self.entitled: Mapping[str, Amounts] = state.entitled  # queue id -> E, as far as it is published
-        self.reopened: dict[str, None] = {}  # queues that are entitled to something else than before
+        self.reopened: dict[str, None] = {}  # queues of whose E more is left than before
         self.asked_now: dict[str, None] = {}  # jobs a preemption plan is asked for
         self.answered_now: dict[str, None] = {}
         self.changed: dict[str, Job] = {}  # jobs that differ from the state's
@@ -156,6 +156,10 @@ class Draft:
         elif isinstance(transition, tr.JobShrunk):
             live = [position for position in transition.pods if not is_over(job.phases[position])]
             self.usages.shift(job.queue, job.gang.of_positions(live), -1)
+        if isinstance(transition, (tr.JobPreempted, tr.JobShrunk)):
+            pending = self.state.pending
+            if job.queue in pending.protected or self.tree.lending:
+                self.reopened[job.queue] = None  # as `apply` does: less of its E is used up
         advance(job, transition, self.now_ms)
         if tracked:
             self._counts_as(job, 1)

@@ -77,6 +77,8 @@ def _check_job(job: Job) -> None:
     if charged != bool(job.placement):
         _fail(f"I2: job {job.id} is {job.state} with placement {job.placement}")
     if not charged:
+        if job.exits:
+            _fail(f"I2: job {job.id} has exit codes without a placement")
         return
     placed = {group.group: sum(count for _, count in group.runs) for group in job.placement}
     for number, task in enumerate(job.spec.tasks):
@@ -91,6 +93,8 @@ def _check_job(job: Job) -> None:
         _fail(f"G1: job {job.id} has pods leaving that are over: {job.leaving}")
     if job.state is not JobState.STOPPING:
         _check_members(job)
+    if any(job.phases[position] != 4 for position, _ in job.exits):
+        _fail(f"I2: job {job.id} has exit codes of pods that have not failed: {job.exits}")
     if all(phase in OVER for phase in _placed_phases(job)):
         _fail(f"I4: job {job.id} is {job.state} although nothing of it runs")
 
@@ -238,6 +242,8 @@ def _check_pending(state: CellState) -> None:
     grows = {j.id for j in state.jobs.values() if j.gang.minimum_tasks is not None and may_grow(j, state.now_ms)}
     if set(pending.growing) != grows or not set(pending.growing_opened) <= grows:
         _fail("G1: the elastic jobs that could grow differ from those that are looked at")
+    if pending.protected != Counter(key[0] for key in pending.classes if key[6]):
+        _fail("P4: protected classes are counted wrongly")
     for marks in (pending.opened, pending.reopened):
         if any(pending.classes.get(key) is not found for key, found in marks.items()):
             _fail("I7: a mark points to a class that is gone")

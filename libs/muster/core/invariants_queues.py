@@ -1,4 +1,4 @@
-"""What queues count beside usage, worked out naively from the jobs: demand and members (rules F1, Q1)."""
+"""What queues count beside usage, worked out naively from the jobs: demand, members, histories (rules F1, Q1, F4)."""
 
 from __future__ import annotations
 
@@ -52,5 +52,24 @@ def check_counts(state: CellState) -> None:
         want = {key: {"/pending": 0, "/running": 0, **+counts} for key, counts in members[queue.id].items()}
         if have != want:
             raise InvariantBroken(f"Q1: queue {queue.path} has members {have}, not {want}")
+    _check_histories(state)
     if state.queues.lending != sum(bool(queue.spec.lending_limit) for queue in state.queues.subtree()):
         raise InvariantBroken("F2: queues with lending limits are counted wrongly")
+
+
+def _check_histories(state: CellState) -> None:
+    """F4: the queues of a tree with a half-life have a history, no others; all up to now."""
+    fading = 0
+    for queue in state.queues.subtree():
+        half_life_ms, history = queue.chain[-1].spec.half_life_ms, queue.history
+        fading += bool(queue.spec.half_life_ms)
+        if queue.spec.half_life_ms and queue.spec.parent:
+            raise InvariantBroken(f"F4: queue {queue.path} has a half-life of its own")
+        if (history.half_life_ms if history is not None else 0) != half_life_ms:
+            raise InvariantBroken(f"F4: queue {queue.path} has a wrong history, or none")
+        if history is None:
+            continue
+        if history.since_ms > state.now_ms or any(total < 0 for total in history.sums.values()):
+            raise InvariantBroken(f"F4: the history of queue {queue.path} is ahead of time, or negative")
+    if state.queues.fading != fading:
+        raise InvariantBroken(f"F4: {state.queues.fading} trees with a half-life, not {fading}")

@@ -12,6 +12,7 @@ become GONE again when the job is shrunk; in a job that is not stopping, GONE me
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +21,7 @@ from msgspec import Struct
 from muster.core import layout, lifecycle
 from muster.core import transitions as tr
 from muster.core.gangs import Gang
-from muster.core.limits import ATTEMPTS_KEPT_MAX, SUSPECTS_MAX
+from muster.core.limits import ATTEMPT_PODS_KEPT_MAX, ATTEMPTS_KEPT_MAX, SUSPECTS_MAX
 from muster.core.model import GroupPlacement, InboxPosition, JobSpec, JobState, PodPhase, Reason
 
 SUCCEEDED: Final = int(PodPhase.SUCCEEDED)  # as plain integers: a bytearray counts those ten times faster
@@ -29,6 +30,14 @@ GONE: Final = int(PodPhase.GONE)
 RUNNING: Final = int(PodPhase.RUNNING)
 OVER: Final = SUCCEEDED  # from here on a pod has stopped for good
 RUNNING_STATES: Final = frozenset({JobState.PLACED, JobState.STARTING, JobState.RUNNING})  # charged, not stopping
+
+
+class PodEnd(Struct, array_like=True, frozen=True, gc=False):
+    """How one pod of a placement that is over ended. The exit code is that of a pod that failed."""
+
+    position: int
+    phase: int
+    exit_code: int = 0
 
 
 class Attempt(Struct, array_like=True, frozen=True, gc=False):
@@ -42,6 +51,7 @@ class Attempt(Struct, array_like=True, frozen=True, gc=False):
     message: str = ""
     exit_code: int = 0
     placement: tuple[GroupPlacement, ...] = ()
+    pods: tuple[PodEnd, ...] = ()  # those that failed first, then by position, the first so many; none: all succeeded
 
 
 class Job(Struct, gc=False):
@@ -74,6 +84,9 @@ class Job(Struct, gc=False):
     grow_after_ms: int = 0  # it does not grow before: replicas were lost or refused
     grown_ms: int = 0  # when it grew last
     victim: bool = False  # stopping because another job takes its place: not in committed usage (rule Q3)
+    exits: tuple[
+        tuple[int, int], ...
+    ] = ()  # (position, exit code) of pods of the placement that failed, the first ones
 
     @property
     def id(self) -> str:
@@ -216,6 +229,8 @@ def advance(job: Job, transition: tr.Transition, now_ms: int) -> None:
 def _pods_changed(job: Job, t: tr.PodsChanged) -> None:
     for change in t.pods:
         job.phases[change.pod] = change.phase
+        if change.phase == FAILED and len(job.exits) < ATTEMPT_PODS_KEPT_MAX:
+            job.exits = (*job.exits, (change.pod, change.exit_code))
         if job.leaving and is_over(change.phase) and change.pod in job.leaving:
             job.leaving = tuple(position for position in job.leaving if position != change.pod)
             job.unplaced += change.phase == GONE
@@ -343,13 +358,28 @@ def _end_attempt(job: Job, reason: str, now_ms: int) -> None:
         message=job.message,
         exit_code=job.exit_code,
         placement=job.placement,
+        pods=_ends(job),
     )
     job.attempts = (*job.attempts, attempt)[-ATTEMPTS_KEPT_MAX:]
     job.placement = ()
+    job.exits = ()
     job.leaving = ()
     job.regrown = {}
     job.grow_after_ms = job.grown_ms = 0
     job.victim = False
+
+
+def _ends(job: Job) -> tuple[PodEnd, ...]:
+    """How the pods of the placement ended: failures first, then the first ones, as many as are kept."""
+    phases = job.phases
+    if phases.count(SUCCEEDED) == len(phases):
+        return ()
+    exits = dict(job.exits)
+    placed = layout.placed_positions(job.gang.tasks, job.placement) if job.unplaced else range(len(phases))
+    failed = [position for position in placed if phases[position] == FAILED][:ATTEMPT_PODS_KEPT_MAX]
+    others = (position for position in placed if phases[position] != FAILED)
+    chosen = (*failed, *islice(others, ATTEMPT_PODS_KEPT_MAX - len(failed)))
+    return tuple(PodEnd(position, phases[position], exits.get(position, 0)) for position in chosen)
 
 
 _EFFECTS: Final[dict[type[tr.Transition], Callable[[Job, Any, int], None]]] = {

@@ -15,6 +15,7 @@ REQUEST_ID_TTL_MS: Final = 7 * 24 * 3600 * 1000  # LOG-11
 FINISHED_TTL_MS: Final = 3600 * 1000  # LOG-16
 FINISHED_JOBS_MAX: Final = 200_000  # LOG-16
 ATTEMPTS_KEPT_MAX: Final = 8  # per job; older attempts are in the event stream
+ATTEMPT_PODS_KEPT_MAX: Final = 64  # per attempt, how many pods it says how they ended, and exit codes of failed ones
 QUEUES_MAX: Final = 10_000
 QUEUE_DEPTH_MAX: Final = 16
 QUEUE_CHANGES_MAX: Final = 1000  # in one command; bounds its transaction (LOG-8)

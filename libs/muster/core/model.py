@@ -157,6 +157,7 @@ class QueueSpec(Struct, array_like=True, frozen=True):
     per_user: Allowance = Allowance()
     fair_by: str = "NAMESPACE"  # NAMESPACE | USER: between whom a queue with ordering FAIR is fair (rule F5)
     min_runtime_ms: int = 0  # rule P4: its jobs are not preempted before they have run that long
+    half_life_ms: int = 0  # rule F4, of a root queue for its tree: how fast past usage fades; 0: it does not count
 
 
 class Zone(Struct, array_like=True, frozen=True):

@@ -115,6 +115,7 @@ class PendingIndex:
     def __init__(self) -> None:
         self.classes: dict[ClassKey, PendingClass] = {}
         self.of_queue: dict[str, dict[ClassKey, PendingClass]] = {}
+        self.protected: dict[str, int] = {}  # queue -> how many of its classes may start only within E (rule P4)
         self.opened: dict[ClassKey, PendingClass] = {}  # what this pass, or the next one, has to look at
         self.reopened: dict[ClassKey, PendingClass] = {}  # by what this pass placed: for the next one
         self.growing: dict[str, None] = {}  # placed elastic jobs that have a vacant position they may use
@@ -132,6 +133,8 @@ class PendingIndex:
         if found is None:
             found = self.classes[key] = PendingClass(key)
             self.of_queue.setdefault(key[0], {})[key] = found
+            if key[6]:
+                self.protected[key[0]] = self.protected.get(key[0], 0) + 1
         if found.add(order):
             self.open(found)  # nothing is known of a new first job: it may have the priority to preempt
 
@@ -146,6 +149,10 @@ class PendingIndex:
             del of_queue[key]
             if not of_queue:
                 del self.of_queue[key[0]]
+            if key[6]:
+                self.protected[key[0]] -= 1
+                if not self.protected[key[0]]:
+                    del self.protected[key[0]]
 
     def reorder(self, leaf: Queue, jobs: Mapping[str, Job]) -> None:
         """The ordering of a leaf, or whether it keeps its members, has changed: its jobs are sorted in again."""

@@ -23,6 +23,8 @@ from muster.core.submission import PRIORITY_MAX, RUNTIME_MAX_MS, check_name, fin
 
 WEIGHT_MAX: Final = 1_000_000
 JOBS_MAX: Final = 1_000_000_000  # in an allowance
+HALF_LIFE_MIN_MS: Final = 1000
+HALF_LIFE_MAX_MS: Final = 366 * 24 * 3600 * 1000
 STATES: Final = ("OPEN", "CLOSED", "STOPPED", "DRAINING")
 ORDERINGS: Final = ("FIFO", "PRIORITY", "FAIR")
 PREEMPTIONS: Final = ("NEVER", "LOWER_PRIORITY", "ANY")
@@ -54,6 +56,8 @@ def check_queue(spec: QueueSpec) -> None:
         _check_allowance(field, getattr(spec, field))
     if not 0 <= spec.min_runtime_ms <= RUNTIME_MAX_MS:
         raise _invalid("min_runtime", "is negative or longer than ten years")
+    if spec.half_life_ms and not HALF_LIFE_MIN_MS <= spec.half_life_ms <= HALF_LIFE_MAX_MS:
+        raise _invalid("half_life", "is not between a second and a year")
     if len(spec.labels) > LABELS_MAX:
         raise _invalid("labels", f"has {len(spec.labels)} entries, at most {LABELS_MAX} are allowed")
 
@@ -90,6 +94,9 @@ def upsert(draft: Draft, command: commands.UpsertQueue, *, alone: bool = True) -
         spec = _changed(draft, current, command)
         if replace(spec, revision=current.spec.revision) == current.spec:
             return
+    if spec.half_life_ms and spec.parent:
+        have = f'queue "{command.new_path or command.path}" is below another: past usage fades in a whole tree alike'
+        raise Rejected(Code.INVALID_ARGUMENT, "half_life", f"{have}, set it on the root queue only", "F4")
     if alone:
         _check_guarantees(draft.tree, spec)
     draft.editable_tree().put(spec)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from muster.core import resources
+from muster.core.history import History
 from muster.core.members import Members, are_kept
 from muster.core.model import Amounts, JobSpec, QueueSpec
 
@@ -34,6 +35,7 @@ class Queue:
         "fifo",
         "flows",
         "held",
+        "history",
         "jobs",
         "leaving",
         "limits",
@@ -68,6 +70,7 @@ class Queue:
         # by the set of resources they ask for (rule F3)
         self.members: Members | None = Members() if are_kept(spec) else None
         self.tracked: tuple[Queue, ...] = ()  # the queues of the chain that keep their members
+        self.history: History | None = None  # of charged usage, where past usage counts (rule F4)
         self.fifo = spec.ordering == "FIFO"
         self.starts_jobs = True  # this queue and all above it start new jobs (rule Q1)
         self.takes_jobs = True  # this queue and all above it accept new jobs
@@ -184,6 +187,7 @@ class QueueTree:
         self.draining: dict[str, None] = {}  # ids of queues in state DRAINING
         self.next_number = 1
         self.lending = 0  # how many queues have a lending limit
+        self.fading = 0  # in how many trees past usage counts (rule F4)
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -221,6 +225,7 @@ class QueueTree:
         """Add or replace. Who shares a queue that begins to keep count, or moves, is for the caller to count."""
         old = self.by_id.get(spec.id)
         self.lending += bool(spec.lending_limit) - bool(old and old.spec.lending_limit)
+        self.fading += bool(spec.half_life_ms) - bool(old and old.spec.half_life_ms)
         if spec.state == "DRAINING":
             self.draining[spec.id] = None
         else:
@@ -254,6 +259,7 @@ class QueueTree:
         """Of a queue without children and jobs."""
         gone = self.by_id.pop(queue)
         self.lending -= bool(gone.spec.lending_limit)
+        self.fading -= bool(gone.spec.half_life_ms)
         del self.children_of(gone.spec.parent)[gone.spec.name]
         self.by_path.pop(gone.path, None)
         self.draining.pop(queue, None)
@@ -261,6 +267,24 @@ class QueueTree:
     def charge(self, queue: str, amounts: Amounts, times: int = 1) -> None:
         """Usage goes up along the whole path (rule Q3), or down when `times` is below zero (rule L5)."""
         _count(self.by_id[queue].chain, _usage, amounts, times)
+
+    def remember(self, queue: str, now_ms: int) -> None:
+        """What the path has used counts up to now (rule F4); before its usage changes."""
+        for above in self.by_id[queue].chain:
+            if above.history is not None:
+                above.history.count(above.usage, now_ms)
+
+    def keep_histories(self, root: str, now_ms: int) -> None:
+        """Begin, tune or drop the histories of a subtree after a change of the tree. Its usage is counted up to now."""
+        for queue in self.subtree(root):
+            half_life_ms, kept = queue.chain[-1].spec.half_life_ms, queue.history
+            if not half_life_ms:
+                queue.history = None
+            elif kept is None:
+                queue.history = History.beginning(half_life_ms, queue.usage, now_ms)
+            elif kept.half_life_ms != half_life_ms:
+                kept.count(queue.usage, now_ms)
+                queue.history = kept.tuned(half_life_ms)
 
     def leave(self, queue: str, amounts: Amounts, sign: int = 1) -> None:
         """Charged amounts count as gone from now on (-1: no longer, because they are released)."""
@@ -285,10 +309,12 @@ class QueueTree:
             copied.members = queue.members
             copied.running = queue.running
             copied.placed = queue.placed
+            copied.history = queue.history  # decisions only read it
             twin._derive(copied)
         twin.roots = dict(self.roots)
         twin.draining = dict(self.draining)
         twin.lending = self.lending
+        twin.fading = self.fading
         twin.next_number = self.next_number
         return twin
 

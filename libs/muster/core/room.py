@@ -35,11 +35,26 @@ class Room:
         self._entitled: dict[str, Mapping[str, int]] = {}
         self._withheld: Usage | None = None
         self._capacity: dict[str, int] | None = None
+        self._decayed: dict[str, Mapping[str, int]] = {}
         self.held = self._kepts.usage
-        self.views = Views(draft.usages.committed, self._member_usage, self.entitled_of)
+        self.views = Views(
+            draft.usages.committed, self._member_usage, self.entitled_of, self._decayed_of, self._capacity_now
+        )
 
     def _member_usage(self, queue: Queue, key: Key) -> Usage:
         return self._draft.usages.member(queue, key).usage
+
+    def _decayed_of(self, queue: Queue) -> Mapping[str, int]:
+        """Decayed usage of a queue that has a history (rule F4), in its fractions. A pass takes no time."""
+        found = self._decayed.get(queue.spec.id)
+        if found is None and queue.history is not None:
+            found = self._decayed[queue.spec.id] = queue.history.decayed(queue.usage, self._draft.now_ms)
+        return found or {}
+
+    def _capacity_now(self) -> Mapping[str, int]:
+        if self._capacity is None:
+            self._capacity = dict(self._draft.state.nodes.capacity())
+        return self._capacity
 
     # --- entitlement ------------------------------------------------------------------------------------------------
 
@@ -108,14 +123,14 @@ class Room:
         draft = self._draft
         if not draft.tree.lending:
             return
-        if self._withheld is None or self._capacity is None:
-            self._capacity = dict(draft.state.nodes.capacity())
-            self._withheld = withheld(draft.tree, self._capacity)
+        capacity = self._capacity_now()
+        if self._withheld is None:
+            self._withheld = withheld(draft.tree, capacity)
         roots = [draft.tree.by_id[root] for root in draft.tree.roots.values()]
         for resource, kept in self._withheld.items():
             if kept and need.get(resource):
                 used = sum(draft.usages.committed(root).get(resource, 0) for root in roots)
-                missing = used + need[resource] + kept - self._capacity.get(resource, 0)
+                missing = used + need[resource] + kept - capacity.get(resource, 0)
                 if missing > 0:
                     yield resource, missing, kept
 

@@ -24,7 +24,7 @@ from muster.core.model import (
 )
 from muster.core.order import ClassKey, PendingClass
 from muster.core.potential import staying
-from muster.core.snapshot_accounts import dump_accounts, load_accounts
+from muster.core.snapshot_accounts import dump_accounts, dump_histories, load_accounts, load_histories
 from muster.core.snapshot_parts import (
     SNAPSHOT_VERSION,
     AccountsPart,
@@ -118,6 +118,7 @@ def _head(state: CellState) -> HeadPart:
         jobs=len(state.jobs),
         forgotten=len(state.forgotten),
         tallies=sum(len(period.tallies) for period in state.accounts.periods),
+        histories=dump_histories(state.queues),
     )
 
 
@@ -160,6 +161,7 @@ def _record(job: Job, gang: int) -> JobRecord:
         victim=job.victim,
         grow_after_ms=job.grow_after_ms,
         grown_ms=job.grown_ms,
+        exits=job.exits,
     )
 
 
@@ -220,6 +222,7 @@ def _load_head(state: CellState, head: HeadPart) -> None:
     for spec in head.queues:
         state.queues.put(spec)
     state.queues.next_number = head.next_queue_number
+    load_histories(state.queues, head.histories)
     state.entitled = dict(head.entitled)
     state.entitled_seq = head.entitled_seq
     for record in head.clusters:
@@ -277,6 +280,7 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
         victim=record.victim,
         grow_after_ms=record.grow_after_ms,
         grown_ms=record.grown_ms,
+        exits=record.exits,
     )
     spec = job.spec
     state.jobs[spec.id] = job

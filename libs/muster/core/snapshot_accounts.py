@@ -1,7 +1,8 @@
-"""Accounts in a snapshot: their periods as parts, and back.
+"""Accounts and histories in a snapshot: periods as parts, sums of queues as records, and back.
 
 What runs is counted up to the snapshot's time when it is written, so only sums are stored; what each account holds is
-rebuilt from the jobs, like every other usage.
+rebuilt from the jobs, like every other usage. Histories are stored as they are: a number that was brought up to date
+earlier than elsewhere would be the same, but so nobody has to think about it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Final
 from msgspec.structs import asdict
 
 from muster.core.accounting import Account, Accounts, Period, Rate, Tally, Totals
-from muster.core.snapshot_parts import SNAPSHOT_VERSION, AccountsPart, TallyRecord
+from muster.core.history import History
+from muster.core.queues import QueueTree
+from muster.core.snapshot_parts import SNAPSHOT_VERSION, AccountsPart, HistoryRecord, TallyRecord
 
 TALLIES_PER_PART: Final = 2000
 LOW_BITS: Final = 62
@@ -79,3 +82,28 @@ def _wide(totals: Totals) -> Wide:
 
 def _narrow(wide: Iterable[tuple[str, int, int]]) -> Totals:
     return {resource: high << LOW_BITS | low for resource, high, low in wide}
+
+
+# --- histories ------------------------------------------------------------------------------------------------------
+
+
+def dump_histories(tree: QueueTree) -> tuple[HistoryRecord, ...]:
+    """Of the queues that have one (rule F4)."""
+    found = []
+    for queue in tree.subtree() if tree.fading else ():
+        if queue.history is not None:
+            sums = sorted(queue.history.sums.items())
+            found.append(HistoryRecord(queue.id, queue.history.since_ms, tuple((r, _bytes(n)) for r, n in sums)))
+    return tuple(found)
+
+
+def load_histories(tree: QueueTree, records: Iterable[HistoryRecord]) -> None:
+    """Into a tree that has its queues."""
+    for record in records:
+        queue = tree.get(record.queue)
+        sums = {resource: int.from_bytes(total) for resource, total in record.sums}
+        queue.history = History(queue.chain[-1].spec.half_life_ms, record.since_ms, sums)
+
+
+def _bytes(total: int) -> bytes:
+    return total.to_bytes((total.bit_length() + 7) // 8)

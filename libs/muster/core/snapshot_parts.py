@@ -38,6 +38,14 @@ class ClusterRecord(Struct, array_like=True, frozen=True):
     unseen: tuple[int, ...] | None
 
 
+class HistoryRecord(Struct, array_like=True, frozen=True):
+    """What a queue has used (rule F4). Sums are too large for 64 bits: as bytes, the most significant first."""
+
+    queue: str
+    since_ms: int
+    sums: tuple[tuple[str, bytes], ...]
+
+
 class HeadPart(Part, tag="Head", frozen=True):
     """Comes first: what is not a list, and how much of the lists there is."""
 
@@ -64,6 +72,7 @@ class HeadPart(Part, tag="Head", frozen=True):
     jobs: int
     forgotten: int
     tallies: int = 0
+    histories: tuple[HistoryRecord, ...] = ()
 
 
 class NodeRecord(Struct, array_like=True, frozen=True):
@@ -116,6 +125,7 @@ class JobRecord(Struct, array_like=True, frozen=True):
     victim: bool = False
     grow_after_ms: int = 0
     grown_ms: int = 0
+    exits: tuple[tuple[int, int], ...] = ()
 
 
 class JobsPart(Part, tag="Jobs", frozen=True):

@@ -63,6 +63,8 @@ class Sums:
         for found in self._sums.values():
             queue, amounts = found.account[0], found.amounts
             if found.charged:
+                if queues.fading:
+                    queues.remember(queue, state.now_ms)
                 queues.charge(queue, amounts, found.charged)
                 queues.charge_members(found.spec, queue, amounts, found.charged)
                 state.accounts.charge(found.account, amounts, found.charged, state.now_ms)

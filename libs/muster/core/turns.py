@@ -7,9 +7,13 @@ guarantee; then the one with the smaller dominant share of its entitlement, with
 whose head was submitted earlier; then by name. A leaf gives its jobs by order key; one that is FAIR is one level more,
 its namespaces or users, all of equal weight (F2).
 
-Usage is committed usage (Q3) as the transaction leaves it. Shares are exact: `usage << SHARE_BITS // E` orders
-fractions of amounts below 2**63 as they are, because different ones differ by more than 2**-126. A placement changes
-the shares of one path only, so a turn costs what the path is long.
+Usage is committed usage (Q3) as the transaction leaves it. Where past usage counts (F4), what is compared is the
+decayed usage of one half-life ahead, if what the queue uses now and its head job go on until then: the mean of what is
+left of the past and of what it uses with the job. So a start counts at once, and what has ended fades slowly. Members
+of a leaf that is entitled to nothing, or not yet, are compared by their part of the capacity.
+
+Shares are exact: `usage << SHARE_BITS // E` orders fractions of amounts below 2**63 as they are, because different ones
+differ by more than 2**-126. A placement changes the shares of one path only, so a turn costs what the path is long.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heapreplace
 from typing import Final, NamedTuple
 
+from muster.core.history import FRACTION_BITS
 from muster.core.jobs import Job
 from muster.core.members import NAMESPACE, USER, Key
 from muster.core.order import OrderKey, PendingClass
@@ -47,6 +52,8 @@ class Views(NamedTuple):
     committed: Callable[[Queue], Usage]
     member_usage: Callable[[Queue, Key], Usage]
     entitled: Callable[[Queue], Mapping[str, int]]
+    decayed: Callable[[Queue], Mapping[str, int]]  # of queues that have a history; in fractions of units
+    capacity: Callable[[], Mapping[str, int]]
 
 
 class Turn:
@@ -167,7 +174,10 @@ class Turns:
         entitled = self._views.entitled(queue)
         if turn.member is not None:
             used = self._views.member_usage(queue, turn.member)
-            return (0, 0, share(entitled, used, head.need), head.job.submit_ms, turn.name)
+            of_own = share(entitled, used, head.need)
+            if of_own < INFINITE:
+                return (0, 0, of_own, head.job.submit_ms, turn.name)
+            return (0, 1, share_of(self._views.capacity(), used, head.need), head.job.submit_ms, turn.name)
         spec = queue.spec
         if not entitled and not spec.guaranteed:
             return (-spec.priority, 1, INFINITE, head.job.submit_ms, turn.name)
@@ -176,7 +186,11 @@ class Turns:
         for resource, own in spec.guaranteed:
             if committed.get(resource, 0) < own and head.need.get(resource):
                 above = 0
-        return (-spec.priority, above, share(entitled, committed, head.need), head.job.submit_ms, turn.name)
+        if queue.history is None:
+            of_own = share(entitled, committed, head.need)
+        else:
+            of_own = share_ahead(entitled, committed, self._views.decayed(queue), head.need)
+        return (-spec.priority, above, of_own, head.job.submit_ms, turn.name)
 
 
 def share(entitled: Mapping[str, int], used: Mapping[str, int], need: Mapping[str, int]) -> int:
@@ -195,4 +209,25 @@ def share(entitled: Mapping[str, int], used: Mapping[str, int], need: Mapping[st
     return greatest
 
 
-__all__ = ["INFINITE", "Head", "Source", "Turns", "Views", "share"]
+def share_ahead(
+    entitled: Mapping[str, int], used: Mapping[str, int], decayed: Mapping[str, int], need: Mapping[str, int]
+) -> int:
+    """As `share`, of the mean of `decayed` (in fractions of units) and of `used` and `need` together (rule F4)."""
+    if share(entitled, {}, need) >= INFINITE:
+        return INFINITE
+    greatest = 0
+    for resource, most in entitled.items():
+        amount = used.get(resource, 0) + need.get(resource, 0)
+        twice = (amount << FRACTION_BITS) + decayed.get(resource, 0)
+        if twice > 0:
+            greatest = max(greatest, (twice << SHARE_BITS - FRACTION_BITS - 1) // most if most else INFINITE)
+    return greatest
+
+
+def share_of(capacity: Mapping[str, int], used: Mapping[str, int], need: Mapping[str, int]) -> int:
+    """Dominant share of the capacity; pod slots only of jobs that ask for nothing else."""
+    amounts = {r: used.get(r, 0) + need.get(r, 0) for r in {**used, **need} if r != PODS or len(need) == 1}
+    return max([(amount << SHARE_BITS) // capacity[r] for r, amount in amounts.items() if capacity.get(r)], default=0)
+
+
+__all__ = ["INFINITE", "Head", "Source", "Turns", "Views", "share", "share_ahead", "share_of"]

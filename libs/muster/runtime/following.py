@@ -1,5 +1,7 @@
 """A follower as part of a service: readiness waits for it, and the process ends with what stops it.
 
+`taking_part` is what a service needs that reads the ledger, answers in the inbox and shares its work by leases.
+
 One case is different: a ledger version newer than this build (LOG-10). The replica stays up, unready and where it is,
 so that an operator finds a process that says what it needs instead of one that restarts for ever; a replica that meets
 it while starting ends with `TOO_OLD`.
@@ -8,15 +10,44 @@ it while starting ends with `TOO_OLD`.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
 
+from muster.runtime import streams
 from muster.runtime.exit_codes import ExitCode, ProcessMustEnd
 from muster.runtime.follower import Follower
+from muster.runtime.inbox import InboxWriter
 from muster.runtime.logs import get_logger
+from muster.runtime.ports import Stream
 from muster.runtime.service import ServiceContext
 from muster.wire.codec import UnknownVersion
 
 log = get_logger(__name__)
+
+
+class Part(NamedTuple):
+    """What a service reads, where it answers, and where its replicas agree who works."""
+
+    follower: Follower
+    inbox: InboxWriter
+    leases: Stream
+
+
+@asynccontextmanager
+async def taking_part(context: ServiceContext[Any]) -> AsyncIterator[Part]:
+    """Everything made and caught up; stopped at the end of the block. Raises ProcessMustEnd as `start_follower`."""
+    settings = context.settings
+    inbox = InboxWriter(
+        await context.bus.stream(streams.inbox_spec(settings.cell, settings.nats_replicas)),
+        clock=context.clock,
+        trace_headers=context.tracing.headers,
+    )
+    leases = await context.bus.stream(streams.leases_spec(settings.nats_replicas))
+    follower = await start_follower(context)
+    yield Part(follower, inbox, leases)
+    await inbox.close()
+    await follower.stop()
 
 
 async def start_follower(context: ServiceContext[Any], *, cell: str = "") -> Follower:

@@ -13,9 +13,10 @@ from muster.core.queue_changes import Difference
 from muster.core.queues import QueueTree
 from muster.core.whatif import Displaced, JobForecast, TreeForecast
 from muster.wire import explanations, quantities
+from muster.wire.queues import CORE_FIELDS
 
 HOUR_MS: Final = 3600 * 1000
-CORE_NAMES: Final = {"min_runtime_ms": "min_runtime"}  # of queue fields, where the API's is another one
+CORE_NAMES: Final = {core: name for name, core in CORE_FIELDS.items()}
 
 
 def hours(totals: Iterable[tuple[str, int]]) -> dict[str, float]:
@@ -57,7 +58,9 @@ def changes_to_proto(changes: Iterable[Difference]) -> list[queue_pb2.QueueChang
             path=change.path,
             kind=change.kind,
             fields=[
-                queue_pb2.FieldChange(field=CORE_NAMES.get(name, name), before=text(before), after=text(after))
+                queue_pb2.FieldChange(
+                    field=CORE_NAMES.get(name, name), before=_text(name, before), after=_text(name, after)
+                )
                 for name, before, after in change.fields
             ],
         )
@@ -87,6 +90,13 @@ def _reclaimable(found: Newly, tree: QueueTree) -> queue_pb2.Reclaimable:
 
 def _quantities(amounts: Iterable[tuple[str, int]]) -> dict[str, str]:
     return quantities.quantities((resource, amount) for resource, amount in amounts if resource != resources.PODS)
+
+
+def _text(field: str, value: object) -> str:
+    """Durations in seconds, as queue files take them."""
+    if field not in CORE_NAMES or not isinstance(value, int):
+        return text(value)
+    return f"{value // 1000}s" if value % 1000 == 0 else f"{value}ms"
 
 
 def text(value: object) -> str:

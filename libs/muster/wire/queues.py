@@ -31,12 +31,16 @@ MASKABLE: Final = (
     "per_user",
     "fair_by",
     "min_runtime",
+    "half_life",
 )
 STATE_VALUES: Final = {name: value for value, name in enums.QUEUE_STATES.items()}
 ORDERING_VALUES: Final = {name: value for value, name in enums.ORDERINGS.items()}
 PREEMPTION_VALUES: Final = {name: value for value, name in enums.PREEMPTIONS.items()}
 FAIR_BY_VALUES: Final = {name: value for value, name in enums.FAIR_BY.items()}
-CORE_FIELDS: Final = {"min_runtime": "min_runtime_ms"}  # where the core's name is another one
+CORE_FIELDS: Final = {
+    "min_runtime": "min_runtime_ms",
+    "half_life": "half_life_ms",
+}  # where the core's name is another one
 
 
 def to_core(queue: queue_pb2.Queue) -> QueueSpec:
@@ -65,6 +69,7 @@ def changed(spec: QueueSpec, queue: queue_pb2.Queue, paths: Iterable[str]) -> Qu
         "per_user": _allowance(queue.per_user, "queue.per_user"),
         "fair_by": enums.FAIR_BY.get(queue.fair_by, "NAMESPACE"),
         "min_runtime": queue.min_runtime.ToMilliseconds(),
+        "half_life": queue.half_life.ToMilliseconds(),
     }
     return msgspec.structs.replace(spec, **{CORE_FIELDS.get(field, field): stated[field] for field in fields})
 
@@ -114,6 +119,7 @@ def spec_to_proto(path: str, spec: QueueSpec) -> queue_pb2.Queue:
         per_user=_allowance_to_proto(spec.per_user),
         fair_by=FAIR_BY_VALUES[spec.fair_by],
         min_runtime=duration(spec.min_runtime_ms),
+        half_life=duration(spec.half_life_ms),
     )
 
 
@@ -136,8 +142,8 @@ def to_proto(state: CellState, queue: Queue, standing: Standing) -> queue_pb2.Qu
     return message
 
 
-def shares_to_proto(queue: Queue, standing: Standing) -> queue_pb2.QueueShares:
-    """A queue resource by resource."""
+def shares_to_proto(queue: Queue, standing: Standing, now_ms: int) -> queue_pb2.QueueShares:
+    """A queue resource by resource. `now_ms`: the reader's time, up to which past usage has faded."""
     columns = {
         "guaranteed": dict(queue.spec.guaranteed),
         "entitled": dict(standing.entitled),
@@ -148,6 +154,7 @@ def shares_to_proto(queue: Queue, standing: Standing) -> queue_pb2.QueueShares:
         "withheld": dict(standing.withheld),
         "pending": dict(standing.pending),
         "limit": dict(queue.spec.limit),
+        "decayed": {} if queue.history is None else queue.history.units(queue.usage, now_ms),
     }
     named = sorted({resource for amounts in columns.values() for resource in amounts})
     return queue_pb2.QueueShares(

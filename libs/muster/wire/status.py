@@ -1,7 +1,8 @@
 """Jobs of the cell's state as the API's messages.
 
 `brief` is what lists carry: no pod templates, no replicas. `full` has both, the replicas of each attempt up to
-`REPLICAS_SHOWN_MAX`; `replicas` walks all pods of the current placement.
+`REPLICAS_SHOWN_MAX`; `replicas` walks all pods of the current placement. Of an attempt that is over the core keeps how
+the first pods ended, those that failed before the others; these come first.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from google.protobuf import duration_pb2, timestamp_pb2
 
 from muster.api.v1 import job_pb2
 from muster.core import layout
-from muster.core.model import GroupPlacement, InboxPosition, JobSpec, PodPhase, TaskGroup
-from muster.core.state import CellState, Job
+from muster.core.model import InboxPosition, JobSpec, PodPhase, Reason, TaskGroup
+from muster.core.state import Attempt, CellState, Job
 from muster.wire import enums, quantities
 
 REPLICAS_SHOWN_MAX: Final = 1000
@@ -42,7 +43,7 @@ def full(state: CellState, job: Job) -> job_pb2.Job:
             message=past.message,
             exit_code=past.exit_code,
         )
-        attempt.replicas.extend(islice(_replicas(state, job, past.placement, b""), REPLICAS_SHOWN_MAX))
+        attempt.replicas.extend(islice(_past(state, job, past), REPLICAS_SHOWN_MAX))
     if job.placement:
         attempt = message.status.attempts.add(
             epoch=job.epoch,
@@ -56,26 +57,46 @@ def full(state: CellState, job: Job) -> job_pb2.Job:
 
 def replicas(state: CellState, job: Job) -> Iterator[job_pb2.Replica]:
     """The pods of the current placement, in the order of the job's groups."""
-    return _replicas(state, job, job.placement, job.phases)
+    exits = dict(job.exits)
+    for pod in layout.each_pod(job.spec.tasks, job.placement):
+        yield _replica(state, job, pod, job.phases[pod.position], exits.get(pod.position, 0))
 
 
-def _replicas(
-    state: CellState, job: Job, placement: tuple[GroupPlacement, ...], phases: bytes | bytearray
-) -> Iterator[job_pb2.Replica]:
-    for pod in layout.each_pod(job.spec.tasks, placement):
-        node = state.nodes.spec(pod.node)
-        task = job.spec.tasks[pod.group].name
-        phase = phases[pod.position] if phases else None
-        yield job_pb2.Replica(
-            task=task,
-            index=pod.replica,
-            cluster=node.cluster,
-            node=node.name,
-            devices=pod.devices,
-            phase=job_pb2.POD_PHASE_UNSPECIFIED if phase is None else enums.PHASES[phase],
-            exit_code=job.exit_code if phase == PodPhase.FAILED else 0,
-            pod=f"{task}-{pod.replica}",
-        )
+def _past(state: CellState, job: Job, attempt: Attempt) -> Iterator[job_pb2.Replica]:
+    """The pods of a placement that is over: first those of which it is known how they ended."""
+    pods = layout.each_pod(job.spec.tasks, attempt.placement)
+    if not attempt.pods:
+        phase = PodPhase.SUCCEEDED if attempt.reason == Reason.ALL_SUCCEEDED else None
+        yield from (_replica(state, job, pod, phase) for pod in pods)
+        return
+    known = {end.position: end for end in attempt.pods}
+    found: dict[int, layout.Pod] = {}
+    others: list[layout.Pod] = []
+    for pod in pods:
+        if pod.position in known:
+            found[pod.position] = pod
+        elif len(others) < REPLICAS_SHOWN_MAX:
+            others.append(pod)
+    for end in attempt.pods:
+        yield _replica(state, job, found[end.position], end.phase, end.exit_code)
+    yield from (_replica(state, job, pod) for pod in others)
+
+
+def _replica(
+    state: CellState, job: Job, pod: layout.Pod, phase: int | None = None, exit_code: int = 0
+) -> job_pb2.Replica:
+    """`phase`: None if it is not known."""
+    node, task = state.nodes.spec(pod.node), job.spec.tasks[pod.group].name
+    return job_pb2.Replica(
+        task=task,
+        index=pod.replica,
+        cluster=node.cluster,
+        node=node.name,
+        devices=pod.devices,
+        phase=job_pb2.POD_PHASE_UNSPECIFIED if phase is None else enums.PHASES[phase],
+        exit_code=exit_code,
+        pod=f"{task}-{pod.replica}",
+    )
 
 
 def _status(state: CellState, job: Job) -> job_pb2.JobStatus:

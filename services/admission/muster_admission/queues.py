@@ -123,9 +123,9 @@ class QueueServicer:
         await self._cell.reach(request.min_position)
         root = (await self._find(request.root)).id if request.root else ""
         state = self._cell.state
-        standing = standings(state, root)
+        standing, now_ms = standings(state, root), self._cell.clock.now_ms()
         return queue_pb2.GetSharesResponse(
-            queues=[wire.shares_to_proto(queue, standing[queue.id]) for queue in state.queues.subtree(root)],
+            queues=[wire.shares_to_proto(queue, standing[queue.id], now_ms) for queue in state.queues.subtree(root)],
             capacity=quantities.quantities(state.nodes.capacity()),
             ledger_sequence=state.ledger_seq,
             entitlements_sequence=state.entitled_seq,

@@ -6,9 +6,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from muster.runtime import streams
-from muster.runtime.following import start_follower
-from muster.runtime.inbox import InboxWriter
+from muster.runtime.following import taking_part
 from muster.runtime.lease import Lease
 from muster.runtime.service import ServiceContext, run_service
 from muster_fair_share.service import FairShare, FairShareMetrics
@@ -19,25 +17,17 @@ from muster_fair_share.settings import FairShareSettings
 async def build(context: ServiceContext[FairShareSettings]) -> AsyncIterator[None]:
     """Wire the service to the real bus and clock."""
     settings, clock = context.settings, context.clock
-    inbox = InboxWriter(
-        await context.bus.stream(streams.inbox_spec(settings.cell, settings.nats_replicas)),
-        clock=clock,
-        trace_headers=context.tracing.headers,
-    )
-    leases = await context.bus.stream(streams.leases_spec(settings.nats_replicas))
-    follower = await start_follower(context)
-    service = FairShare(
-        follower=follower,
-        inbox=inbox,
-        lease=Lease(leases, f"{settings.cell}.fair-share", settings.replica, clock=clock),
-        clock=clock,
-        interval_s=settings.publish_interval_ms / 1000,
-        metrics=FairShareMetrics(context.registry),
-    )
-    context.spawn("fair-share", service.run())
-    yield
-    await inbox.close()
-    await follower.stop()
+    async with taking_part(context) as (follower, inbox, leases):
+        service = FairShare(
+            follower=follower,
+            inbox=inbox,
+            lease=Lease(leases, f"{settings.cell}.fair-share", settings.replica, clock=clock),
+            clock=clock,
+            interval_s=settings.publish_interval_ms / 1000,
+            metrics=FairShareMetrics(context.registry),
+        )
+        context.spawn("fair-share", service.run())
+        yield
 
 
 def main() -> int:

@@ -46,6 +46,7 @@ items:
   kind: ClusterQueue
   metadata: {name: alone}
   spec:
+    admissionScope: {admissionMode: UsageBasedAdmissionFairSharing}
     resourceGroups:
     - coveredResources: [memory]
       flavors: [{name: on-demand, resources: [{name: memory, nominalQuota: 16Gi}]}]
@@ -123,6 +124,7 @@ def test_kueue():
     assert data == {
         "alone": {
             "weight": 1000,
+            "ordering": "FAIR",
             "preemption": "NEVER",
             "guaranteed": {"memory": "16Gi"},
             "limit": {"memory": "16Gi"},
@@ -148,6 +150,7 @@ def test_kueue():
         "StrictFIFO",
         "one setting here: ANY",
         "borrowWithinCohort has no counterpart",
+        "ClusterQueue alone: admissionMode UsageBasedAdmissionFairSharing: fair between namespaces",
         "flavors on-demand, spot are added up",
         'LocalQueue ml/main: needs none: jobs of the namespace name queue "org/team-a"',
         "ResourceFlavor spot: has no counterpart",

@@ -100,6 +100,9 @@ status {
   attempts {
     epoch: 1 reason: REASON_PREEMPTED
     place_time { seconds: 110 } start_time { seconds: 112 } end_time { seconds: 140 }
+    replicas {
+      task: "main" cluster: "sim-a" node: "n0" devices: 1 phase: POD_PHASE_FAILED exit_code: 143 pod: "main-0"
+    }
   }
   attempts {
     epoch: 2 reason: REASON_POD_FAILED
@@ -130,6 +133,14 @@ def test_the_life_of_a_job():
     ]
     assert any("4bf92f3577b34da6a3ce929d0e0e4736" in line for line in lines)
     assert lines[-1].splitlines()[-1].split() == ["j-main-0-2-0", "sim-a", "n1", "3", "Failed", "3"]
+
+
+def test_wide_shows_the_pods_of_every_attempt():
+    lines = "\n".join(jobs._portrait(Job(text_format.Parse(LIFE, job_pb2.Job())), wide=True)).splitlines()
+    at = lines.index(" epoch 1")
+    assert lines[at + 2].split() == ["main-0", "sim-a", "n0", "1", "Failed", "143"]
+    assert lines[at + 3] == " epoch 2"
+    assert lines[-1].split()[-1] == "3"
 
 
 def test_event_filters():

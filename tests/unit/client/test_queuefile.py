@@ -14,6 +14,7 @@ queues:
     guaranteed: {gpu: 64, cpu: 500}
     per_namespace: {running_jobs: 3, resources: {gpu: 8}}
     min_runtime: 10m
+    half_life: 7d1h1s
     queues:
       vision: {ordering: fair, fair_by: USER, labels: {team: a}}
       nlp:
@@ -34,6 +35,7 @@ def test_a_tree_becomes_queues_parents_first():
     assert research.per_namespace.running_jobs == 3
     assert not research.per_namespace.HasField("pending_jobs")
     assert research.min_runtime.ToSeconds() == 600
+    assert research.half_life.ToSeconds() == 7 * 86_400 + 3601
     assert (vision.ordering, vision.fair_by) == (queue_pb2.QUEUE_ORDERING_FAIR, queue_pb2.QUEUE_FAIR_BY_USER)
     assert nlp == queue_pb2.Queue(path="research/nlp")
     assert night.HasField("weight")

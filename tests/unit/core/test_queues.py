@@ -59,6 +59,8 @@ def test_an_unknown_parent_is_refused_with_the_nearest(world):
         ("per_user", Allowance(resources=(("cpu", -1),)), "INVALID_ARGUMENT"),
         ("fair_by", "TEAM", "INVALID_ARGUMENT"),
         ("min_runtime_ms", -1, "INVALID_ARGUMENT"),
+        ("half_life_ms", 999, "INVALID_ARGUMENT"),
+        ("half_life_ms", 1 << 40, "INVALID_ARGUMENT"),
         ("ordering", "LIFO", "INVALID_ARGUMENT"),
         ("preemption", "", "INVALID_ARGUMENT"),
         ("state", "SHUT", "INVALID_ARGUMENT"),

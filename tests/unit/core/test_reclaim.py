@@ -382,3 +382,21 @@ def test_planning_changes_nothing(world, around):
     planner = Planner(world.state)
     assert all(planner.plan(world.id(f"a-{n}")).plan for n in range(3))
     assert list(snapshot.dump(world.state)) == before
+
+
+def test_who_may_start_only_within_the_entitlement_starts_when_a_plan_makes_room_in_it(world, around):
+    """P4, Q3: committed usage falls with the plan, long before its victims' pods are gone."""
+    world.queue("a")
+    world.queue("b", preemption="ANY")
+    nodes = (world.node("large", cpu=6000), world.node("small", cpu=1000))
+    world.cell.send(c.NodesReported("sim-a", nodes, first=True, complete=True))
+    around.entitle(a=cpu(3000), b=cpu(4000))
+    many(world, "v", 3, "a", cpu=2000)
+    around.start()
+    world.submit("kept", cpu=1000, queue="a", preemptible=False)
+    assert not world.job("kept").charged  # a has more than its entitlement already, although a node is free
+    world.submit("mine", cpu=4000, queue="b")
+    assert around.answer()
+    assert len(around.evicted) == 2
+    assert world.job("kept").charged
+    assert not world.job("mine").charged

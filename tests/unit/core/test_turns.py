@@ -146,6 +146,31 @@ def test_a_fair_leaf_gives_turns_to_its_members(world, by):
     assert names == ["x-0", "y-4", "x-1", "y-5"]
 
 
+@pytest.mark.parametrize("amounts", [None, (), (("memory", 1 << 30),)])
+def test_a_fair_leaf_without_an_entitlement_is_still_fair(world, amounts):
+    """E is not there yet, is 0, or names something else: what each has of the capacity decides."""
+    world.queue("a", ordering="FAIR", fair_by="USER")
+    world.queue("b")
+    for number, who in enumerate(("x", "x", "x", "x", "x", "y", "y")):
+        world.cell.now_ms += 1
+        world.submit(f"{who}-{number}", queue="a", submitter=who, cpu=1000 if who == "x" else 2000)
+    if amounts is not None:
+        entitle(world, a=amounts)
+    done = world.nodes(1, cpu=8000)
+    names = [world.state.jobs[t.job].spec.name for t in done if isinstance(t, tr.JobPlaced)]
+    assert names == ["x-0", "x-1", "y-5", "x-2", "x-3", "y-6"]
+
+
+def test_who_asks_for_what_its_leaf_is_entitled_to_comes_before_who_does_not(world):
+    world.queue("a", ordering="FAIR")
+    world.submit("gpu", queue="a", namespace="x", requests=(("nvidia.com/gpu", 1000),))
+    world.cell.now_ms += 1
+    world.submit("cpu", queue="a", namespace="y")
+    entitle(world, a=8000)
+    done = world.nodes(1, cpu=8000, gpus=1)
+    assert [world.state.jobs[t.job].spec.name for t in done if isinstance(t, tr.JobPlaced)] == ["cpu", "gpu"]
+
+
 def test_a_fair_leaf_keeps_priorities_inside_each_member(world):
     world.queue("a", ordering="FAIR")
     world.submit("low", queue="a", namespace="x")

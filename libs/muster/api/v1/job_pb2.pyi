@@ -1193,7 +1193,9 @@ class Attempt(_message.Message):
     def end_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
     def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___Replica]:
-        """The first 1,000; ListReplicas has all of the current placement."""
+        """The first 1,000; ListReplicas has all of the current placement. Of an attempt that is over, pods that failed come
+        first, and how pods ended is kept of 64 (of all if all succeeded).
+        """
 
     def __init__(
         self,
@@ -1235,9 +1237,9 @@ class Replica(_message.Message):
     cluster: _builtins.str
     node: _builtins.str
     phase: Global___PodPhase.ValueType
-    """Unspecified for a placement that is over."""
+    """Unspecified where how it ended is not kept."""
     exit_code: _builtins.int
-    """Of a failed pod."""
+    """Of a failed pod; kept of the first 64 of an attempt."""
     pod: _builtins.str
     """What people call it: "worker-3". Its name in the cluster starts with the job's and ends with the attempt (LOG-15)."""
     @_builtins.property

@@ -219,6 +219,7 @@ class Queue(_message.Message):
     PER_USER_FIELD_NUMBER: _builtins.int
     FAIR_BY_FIELD_NUMBER: _builtins.int
     MIN_RUNTIME_FIELD_NUMBER: _builtins.int
+    HALF_LIFE_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Path from the root, such as "research/vision"."""
     id: _builtins.str
@@ -263,6 +264,12 @@ class Queue(_message.Message):
     def min_runtime(self) -> _duration_pb2.Duration:
         """Its jobs are not preempted before they have run for so long (rule P4)."""
 
+    @_builtins.property
+    def half_life(self) -> _duration_pb2.Duration:
+        """Of a root queue, for its whole tree: after so long past usage counts half in the order of the queues (rule F4).
+        Absent: past usage does not count.
+        """
+
     def __init__(
         self,
         *,
@@ -283,10 +290,11 @@ class Queue(_message.Message):
         per_user: Global___Allowance | None = ...,
         fair_by: Global___QueueFairBy.ValueType = ...,
         min_runtime: _duration_pb2.Duration | None = ...,
+        half_life: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_weight", b"_weight", "min_runtime", b"min_runtime", "per_namespace", b"per_namespace", "per_user", b"per_user", "status", b"status", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_weight", b"_weight", "half_life", b"half_life", "min_runtime", b"min_runtime", "per_namespace", b"per_namespace", "per_user", b"per_user", "status", b"status", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_weight", b"_weight", "fair_by", b"fair_by", "guaranteed", b"guaranteed", "id", b"id", "labels", b"labels", "lending_limit", b"lending_limit", "limit", b"limit", "min_runtime", b"min_runtime", "ordering", b"ordering", "path", b"path", "per_namespace", b"per_namespace", "per_user", b"per_user", "preemption", b"preemption", "priority", b"priority", "revision", b"revision", "state", b"state", "status", b"status", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_weight", b"_weight", "fair_by", b"fair_by", "guaranteed", b"guaranteed", "half_life", b"half_life", "id", b"id", "labels", b"labels", "lending_limit", b"lending_limit", "limit", b"limit", "min_runtime", b"min_runtime", "ordering", b"ordering", "path", b"path", "per_namespace", b"per_namespace", "per_user", b"per_user", "preemption", b"preemption", "priority", b"priority", "revision", b"revision", "state", b"state", "status", b"status", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
     _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
@@ -665,7 +673,7 @@ class UpdateQueueRequest(_message.Message):
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
         """Field names of Queue: weight, priority, ordering, preemption, state, guaranteed, limit, lending_limit, labels,
-        per_namespace, per_user, fair_by, min_runtime.
+        per_namespace, per_user, fair_by, min_runtime, half_life.
         Empty: all of them.
         """
 
@@ -1242,6 +1250,7 @@ class ResourceShare(_message.Message):
     WITHHELD_FIELD_NUMBER: _builtins.int
     PENDING_FIELD_NUMBER: _builtins.int
     LIMIT_FIELD_NUMBER: _builtins.int
+    DECAYED_FIELD_NUMBER: _builtins.int
     resource: _builtins.str
     guaranteed: _builtins.str
     entitled: _builtins.str
@@ -1258,6 +1267,8 @@ class ResourceShare(_message.Message):
     pending: _builtins.str
     """What pending jobs ask for."""
     limit: _builtins.str
+    decayed: _builtins.str
+    """What is left of past usage (rule F4); empty where it does not count."""
     def __init__(
         self,
         *,
@@ -1271,10 +1282,11 @@ class ResourceShare(_message.Message):
         withheld: _builtins.str = ...,
         pending: _builtins.str = ...,
         limit: _builtins.str = ...,
+        decayed: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["borrowed", b"borrowed", "committed", b"committed", "entitled", b"entitled", "guaranteed", b"guaranteed", "lent", b"lent", "limit", b"limit", "pending", b"pending", "resource", b"resource", "usage", b"usage", "withheld", b"withheld"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["borrowed", b"borrowed", "committed", b"committed", "decayed", b"decayed", "entitled", b"entitled", "guaranteed", b"guaranteed", "lent", b"lent", "limit", b"limit", "pending", b"pending", "resource", b"resource", "usage", b"usage", "withheld", b"withheld"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,8 +26,9 @@ PREEMPTIONS: Final = {
     "LowerOrNewerEqualPriority": queue_pb2.QUEUE_PREEMPTION_ANY,
     "Any": queue_pb2.QUEUE_PREEMPTION_ANY,
 }
-QUEUE_KEYS: Final = ("cohort", "cohortName", "resourceGroups", "fairSharing", "preemption", "queueingStrategy",
-                     "stopPolicy")  # fmt: skip
+BY_USAGE: Final = "UsageBasedAdmissionFairSharing"
+QUEUE_KEYS: Final = ("admissionScope", "cohort", "cohortName", "resourceGroups", "fairSharing", "preemption",
+                     "queueingStrategy", "stopPolicy")  # fmt: skip
 COHORT_KEYS: Final = ("parent", "parentName", "resourceGroups", "fairSharing")
 
 
@@ -95,6 +96,16 @@ def _queue(imported: Imported, document: Mapping[str, Any], path: str, subject: 
         queue.state = STATES[stop]
     if spec.get("queueingStrategy") == "StrictFIFO":
         imported.note(subject, "queueingStrategy StrictFIFO: a blocked first job does not stop the jobs behind it here")
+    mode = (spec.get("admissionScope") or {}).get("admissionMode")
+    if mode == BY_USAGE:
+        queue.ordering = queue_pb2.QUEUE_ORDERING_FAIR
+        imported.note(
+            subject,
+            f"admissionMode {mode}: fair between namespaces by what they use now; past usage (half_life) "
+            "counts between queues",
+        )
+    elif mode:
+        imported.note(subject, f"admissionMode {mode} has no counterpart and is left out")
     _preemption(imported, queue, spec.get("preemption") or {}, subject)
 
 

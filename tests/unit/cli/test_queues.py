@@ -1,0 +1,56 @@
+"""One queue for people, and the fields that options give."""
+
+from __future__ import annotations
+
+import pytest
+from google.protobuf import text_format
+
+from muster.api.v1 import queue_pb2
+from muster.cli import queue_options, queues, whatif
+from muster.client import Queue
+
+QUEUE = """
+path: "research" id: "q1" revision: 2 ordering: QUEUE_ORDERING_FAIR preemption: QUEUE_PREEMPTION_ANY
+"""
+SHARES = """
+path: "research"
+resources { resource: "cpu" usage: "1" entitled: "4" }
+resources { resource: "pods" usage: "1" }
+"""
+
+
+def lines(queue=QUEUE, shares=SHARES):
+    found = text_format.Parse(queue, queue_pb2.Queue()), text_format.Parse(shares, queue_pb2.QueueShares())
+    return queues.portrait(Queue(found[0]), found[1])
+
+
+def test_a_queue_without_a_past_shows_none():
+    told = "\n".join(lines())
+    assert "half-life" not in told
+    assert "DECAYED" not in told
+    assert "pods" not in told
+
+
+def test_a_queue_with_a_half_life_shows_what_is_left():
+    shares = SHARES.replace('usage: "1" entitled', 'usage: "1" decayed: "2500m" entitled')
+    told = lines(QUEUE + "half_life { seconds: 604800 }", shares)
+    assert told[1].endswith("half-life 7 d")
+    assert told[-2].split()[-1] == "DECAYED"
+    assert told[-1].split()[-1] == "2.5"
+
+
+def test_a_question_about_a_queue_changes_what_is_given_and_nothing_else():
+    current = queue_pb2.Queue(path="research", weight=2, priority=1, limit={"cpu": "8", "nvidia.com/gpu": "4"})
+    wanted = whatif.changed(current, {"weight": 0, "limit": {"nvidia.com/gpu": "none", "memory": "1Gi"}})
+    assert wanted == queue_pb2.Queue(path="research", weight=0, priority=1, limit={"cpu": "8", "memory": "1Gi"})
+    assert current.weight == 2
+
+
+def test_every_field_has_an_option_of_its_name():
+    assert list(queue_options.FIELDS) == list(queues.Fields.__dataclass_fields__)
+    assert set(queue_options.FIELDS) < set(queue_pb2.Queue.DESCRIPTOR.fields_by_name)
+
+
+@pytest.mark.parametrize(("field", "value"), [("half_life", "0s"), ("weight", 0), ("fair_by", "USER")])
+def test_what_is_given_is_sent_even_if_it_is_nothing(field, value):
+    assert queues.Fields(**{field: value}).given() == {field: value}

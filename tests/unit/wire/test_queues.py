@@ -1,0 +1,59 @@
+"""Queues on the wire: what is set comes back, and a mask changes what it names."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from muster.api.v1 import queue_pb2
+from muster.core.history import History
+from muster.core.model import Allowance, QueueSpec
+from muster.core.queue_changes import Difference
+from muster.core.queues import Queue
+from muster.core.standing import Standing
+from muster.wire import forecasts
+from muster.wire import queues as wire
+
+WEEK_MS = 7 * 24 * 3600 * 1000
+SPEC = QueueSpec(
+    id="",
+    name="research",
+    parent="",
+    weight=3,
+    ordering="FAIR",
+    fair_by="USER",
+    guaranteed=(("cpu", 2000),),
+    limit=(("cpu", 0),),
+    per_user=Allowance(running_jobs=2),
+    min_runtime_ms=1500,
+    half_life_ms=WEEK_MS,
+)
+NOTHING = Standing((), (), (), (), (), 0, 0)
+
+
+def test_what_is_set_comes_back():
+    assert wire.to_core(wire.spec_to_proto("research", SPEC)) == SPEC
+
+
+def test_a_mask_changes_what_it_names():
+    message = queue_pb2.Queue(path="research")
+    message.half_life.FromMilliseconds(0)
+    assert wire.changed(SPEC, message, ["half_life"]) == replace(SPEC, half_life_ms=0)
+
+
+def test_shares_say_what_is_left_of_the_past():
+    queue = Queue(SPEC)
+    queue.usage = {"cpu": 1000}
+    assert not any(share.decayed for share in wire.shares_to_proto(queue, NOTHING, WEEK_MS).resources)
+    queue.history = History.beginning(WEEK_MS, {"cpu": 3000}, WEEK_MS)
+    shares = wire.shares_to_proto(queue, NOTHING, 2 * WEEK_MS)
+    (cpu,) = [share for share in shares.resources if share.resource == "cpu"]
+    assert (cpu.usage, cpu.decayed) == ("1", "2")  # half of 3 is left, and half of 1 has come
+
+
+def test_changed_durations_are_told_as_queue_files_take_them():
+    change = Difference("research", "changed", (("half_life_ms", 0, WEEK_MS), ("min_runtime_ms", 1500, 2000)))
+    (told,) = forecasts.changes_to_proto([change])
+    assert [(field.field, field.before, field.after) for field in told.fields] == [
+        ("half_life", "0s", "604800s"),
+        ("min_runtime", "1500ms", "2s"),
+    ]

@@ -1,0 +1,102 @@
+"""What the API says of attempts that are over: node, devices, how each pod ended."""
+
+from __future__ import annotations
+
+import pytest
+from tests.unit.core.conftest import World
+
+from muster.api.v1 import job_pb2
+from muster.core import commands as c
+from muster.core import snapshot
+from muster.core.limits import ATTEMPT_PODS_KEPT_MAX
+from muster.core.model import JobState
+from muster.wire import codec, status
+
+RUNNING, SUCCEEDED, FAILED, GONE = 2, 3, 4, 5
+
+
+@pytest.fixture
+def world():
+    found = World()
+    found.nodes(2, cpu=100_000, gpus=4)
+    return found
+
+
+def attempts(world, name):
+    return list(status.full(world.state, world.job(name)).status.attempts)
+
+
+def ends(attempt):
+    return [(r.pod, job_pb2.PodPhase.Name(r.phase).removeprefix("POD_PHASE_"), r.exit_code) for r in attempt.replicas]
+
+
+def test_the_exit_code_of_each_pod_is_kept_when_the_placement_is_over(world):
+    world.submit("j", replicas=4, requests=(("nvidia.com/gpu", 1000),))
+    world.pods("j", RUNNING)
+    world.pods("j", SUCCEEDED, 0)
+    world.pods("j", FAILED, 2, exit_code=3)
+    (now,) = attempts(world, "j")
+    assert ends(now)[2] == ("main-2", "FAILED", 3)
+    world.pods("j", FAILED, 3, exit_code=137)
+    world.pods("j", GONE, 1)
+    assert world.job("j").state is JobState.FAILED
+    (over,) = attempts(world, "j")
+    assert over.exit_code == 3
+    assert ends(over) == [
+        ("main-2", "FAILED", 3),
+        ("main-3", "FAILED", 137),
+        ("main-0", "SUCCEEDED", 0),
+        ("main-1", "GONE", 0),
+    ]
+    assert {(r.cluster, r.node, len(r.devices)) for r in over.replicas} <= {("sim-a", f"node-{n}", 1) for n in (0, 1)}
+
+
+def test_each_attempt_has_its_own(world):
+    world.submit("j", replicas=2)
+    world.pods("j", RUNNING)
+    world.cell.send(c.PlacementRejected("sim-a", world.id("j"), 1, 0, "Invalid", "no"))
+    world.pods("j", FAILED, 0, exit_code=143)
+    world.pods("j", GONE, 1)
+    world.cell.wait(60_000)
+    world.pods("j", RUNNING)
+    world.pods("j", SUCCEEDED)
+    first, second = attempts(world, "j")
+    assert ends(first) == [("main-0", "FAILED", 143), ("main-1", "GONE", 0)]
+    assert ends(second) == [("main-0", "SUCCEEDED", 0), ("main-1", "SUCCEEDED", 0)]
+    assert world.job("j").attempts[1].pods == ()  # nothing to be kept where all succeeded
+
+
+def test_what_is_kept_of_a_large_gang_is_bounded_and_has_the_failures(world):
+    pods = ATTEMPT_PODS_KEPT_MAX + 36
+    world.submit("j", replicas=pods)
+    world.pods("j", RUNNING)
+    world.pods("j", FAILED, pods - 1, exit_code=9)
+    world.pods("j", GONE)
+    (over,) = attempts(world, "j")
+    kept = world.job("j").attempts[0].pods
+    assert len(kept) == ATTEMPT_PODS_KEPT_MAX
+    assert ends(over)[0] == (f"main-{pods - 1}", "FAILED", 9)
+    assert ends(over)[1] == ("main-0", "GONE", 0)
+    assert len(over.replicas) == pods
+    assert ends(over)[-1] == (f"main-{pods - 2}", "UNSPECIFIED", 0)
+
+
+def test_many_failures_are_the_first_many(world):
+    pods = ATTEMPT_PODS_KEPT_MAX + 36
+    world.submit("j", replicas=pods)
+    world.pods("j", RUNNING)
+    world.pods("j", FAILED, exit_code=1)
+    job = world.job("j")
+    assert [end.phase for end in job.attempts[0].pods] == [FAILED] * ATTEMPT_PODS_KEPT_MAX
+    assert job.exits == ()
+
+
+def test_a_snapshot_has_them(world):
+    world.submit("j", replicas=2)
+    world.pods("j", RUNNING)
+    world.pods("j", FAILED, 1, exit_code=5)
+    parts = [codec.encode_snapshot_part(part) for part in snapshot.dump(world.state)]
+    world.cell.state = snapshot.load(map(codec.decode_snapshot_part, parts))
+    assert world.job("j").exits == ((1, 5),)
+    world.pods("j", GONE, 0)
+    assert ends(attempts(world, "j")[0]) == [("main-1", "FAILED", 5), ("main-0", "GONE", 0)]
