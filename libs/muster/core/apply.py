@@ -96,12 +96,13 @@ def _job_queued(state: CellState, t: tr.JobQueued) -> None:
     gang = state.gangs.take(spec.tasks)
     if gang.tasks is not spec.tasks:
         force_setattr(spec, "tasks", gang.tasks)  # equal; jobs of one template share it
-    job = Job(spec, t.queue, t.position, state.now_ms, gang)
+    asks = state.gangs.take_rest(gang, spec) if spec.completion else gang
+    job = Job(spec, t.queue, t.position, state.now_ms, gang, asks)
     state.jobs[spec.id] = job
     state.by_name.setdefault(spec.namespace, {})[spec.name] = spec.id
     queue = state.queues.by_id[t.queue]
     queue.jobs += 1
-    queue.demands(gang.full, 1)
+    queue.demands(asks.full, 1)
     state.queues.count_members(spec, t.queue, 1, 0)
     state.accounts.submitted(job)
     state.pending.add(state.class_key(job), state.order_key(job))
@@ -182,7 +183,7 @@ def _job_shrunk(state: CellState, t: tr.JobShrunk) -> None:
 
 def charged_amounts(job: Job) -> Amounts:
     """What the whole placement of a job charges its queue."""
-    if not job.unplaced:
+    if not job.unplaced and not job.spec.completion:
         return job.gang.full
     return job.gang.of_groups(job.placement)
 
@@ -192,8 +193,13 @@ def _pods_changed(state: CellState, t: tr.PodsChanged) -> None:
     over = [change.pod for change in t.pods if is_over(change.phase) and not is_over(job.phases[change.pod])]
     gone = over if job.victim else [position for position in over if position in job.leaving]
     stayed = [position for position in over if position not in job.leaving] if job.state in RUNNING_STATES else []
+    wanted = job.wanted() if job.spec.completion else ()
     advance(job, t, state.now_ms)
+    if job.spec.completion:
+        state.potential.touch(t.job)  # when the work began that it could lose
     if over:
+        if job.spec.completion:
+            state.queues.by_id[job.queue].demands_now(job.wanted(), wanted)
         state.potential.count(job, job.gang.of_positions(stayed), -1)
         state.potential.goes(job)
         if state.vanished:
@@ -221,7 +227,15 @@ def _release(state: CellState, job: Job, amounts: Amounts) -> None:
 
 
 def _job_changed(state: CellState, t: tr.JobStarting | tr.JobRunning) -> None:
+    job = state.jobs[t.job]
+    advance(job, t, state.now_ms)
+    if job.spec.checkpoint_ms:
+        state.potential.touch(t.job)  # its intervals begin
+
+
+def _checkpoint_reported(state: CellState, t: tr.CheckpointReported) -> None:
     advance(state.jobs[t.job], t, state.now_ms)
+    state.potential.touch(t.job)  # it would be a cheaper victim (rule P3)
 
 
 def _job_stopping(state: CellState, t: tr.JobStopping | tr.JobPreempted) -> None:
@@ -263,6 +277,9 @@ def _job_requeued(state: CellState, t: tr.JobRequeued) -> None:
     job = state.jobs[t.job]
     placement = job.placement
     advance(job, t, state.now_ms)
+    if job.spec.completion:
+        state.gangs.drop_rest(job.gang, job.asks)
+        job.asks = state.gangs.take_rest(job.gang, job.spec, job.phases)
     state.potential.goes(job)
     _leave_nodes(state, t.job, placement)
     if job.not_before_ms > state.now_ms:
@@ -294,12 +311,13 @@ def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCa
         del state.by_name[spec.namespace]
     queue = state.queues.by_id[job.queue]
     queue.jobs -= 1
-    queue.demands(job.gang.full, -1)
+    queue.demands(job.wanted(), -1)
     state.timers.finished.append(t.job)
 
 
 def _job_forgotten(state: CellState, t: tr.JobForgotten) -> None:
     job = state.jobs.pop(t.job)
+    state.gangs.drop_rest(job.gang, job.asks)
     state.gangs.drop(job.gang)
     if state.timers.finished and state.timers.finished[0] == t.job:
         state.timers.finished.popleft()
@@ -333,6 +351,7 @@ _APPLY: Final[dict[type[tr.Transition], Callable[[CellState, Any], None]]] = {
     tr.JobGrown: _job_grown,
     tr.JobShrunk: _job_shrunk,
     tr.PodsChanged: _pods_changed,
+    tr.CheckpointReported: _checkpoint_reported,
     tr.JobStarting: _job_changed,
     tr.JobRunning: _job_changed,
     tr.JobStopping: _job_stopping,

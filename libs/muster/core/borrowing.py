@@ -17,7 +17,7 @@ from muster.core import resources
 from muster.core.model import Amounts
 from muster.core.resources import PODS
 from muster.core.state import CellState
-from muster.core.victims import ALIVE, FIXED, IDENT, LEAF, PRIORITY, SINCE, SUBMIT, BoolArray, Int64Array, table_of
+from muster.core.victims import ALIVE, FIXED, IDENT, LEAF, PRIORITY, SUBMIT, BoolArray, Int64Array, table_of, unsaved
 
 LIMITLESS: Final = np.iinfo(np.int64).max
 
@@ -31,7 +31,7 @@ class Newly(Struct, frozen=True):
     jobs: int
     first: tuple[str, ...]
     usage: Amounts
-    work: Amounts  # done so far, resource-milliseconds; in floating point, for people
+    work: Amounts  # that would be lost, resource-milliseconds; in floating point, for people
 
 
 class Borrowing:
@@ -71,7 +71,7 @@ class Borrowing:
         for number in np.unique(leaves).tolist():
             places = chosen[leaves == number]
             lines, held = self._order[places], self._held[places]
-            ran_ms = np.maximum(self._state.now_ms - self._table.facts[lines, SINCE], 0)
+            ran_ms = unsaved(self._table.facts[lines], self._state.now_ms)
             yield Newly(
                 leaf=self._table.leaves[number],
                 jobs=len(lines),

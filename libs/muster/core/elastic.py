@@ -26,6 +26,8 @@ def can_do_without(job: Job, positions: Sequence[int]) -> bool:
         if not is_over(job.phases[position]):  # those that are over are not counted any more
             group = job.gang.group_of(position)
             lost[group] = lost.get(group, 0) + 1
+    if job.spec.completion and job.live_pods() <= sum(lost.values()):
+        return False  # what has succeeded counts, but something has to go on
     return all(job.spare_count(group) >= lost.get(group, 0) for group in range(len(job.gang.tasks)))
 
 

@@ -214,7 +214,7 @@ def _backoff(job: Job, now_ms: int, blockers: list[Blocker]) -> None:
 
 def _shares_of_others(job: Job, queue: Queue, room: Room, blockers: list[Blocker], unblocked: list[str]) -> None:
     """What allowances, protection and lenders keep it from, beside the limits of its path (rules Q1, P4, F6)."""
-    need = job.gang.minimum_map
+    need = job.asks.minimum_map
     for above, over in room.over_allowance(job, need):
         blockers.append(
             Blocker(
@@ -247,7 +247,7 @@ def _shares_of_others(job: Job, queue: Queue, room: Room, blockers: list[Blocker
 
 def _limits(job: Job, queue: Queue, room: Room, blockers: list[Blocker], unblocked: list[str]) -> None:
     """Rule F6: every limit on the path that the job's minimum would exceed, with what holds keep counted as used."""
-    need = job.gang.minimum_map
+    need = job.asks.minimum_map
     for above, limit in queue.limits:
         held = room.held.get(above.id, {})
         for resource, most in limit:
@@ -275,7 +275,7 @@ def _limits(job: Job, queue: Queue, room: Room, blockers: list[Blocker], unblock
 
 def _places(state: CellState, job: Job, overlay: Overlay, blockers: list[Blocker], unblocked: list[str]) -> None:
     """What keeps the gang off the nodes, and whether it is only what is held for others (rule P5)."""
-    tasks, mask = job.gang.minimum_tasks or job.gang.tasks, cluster_mask(job)
+    tasks, mask = job.asks.minimum_tasks or job.asks.tasks, cluster_mask(job)
     if overlay.place_gang(tasks, cluster_mask=mask) is not None:
         return
     if len(state.holds) > (job.id in state.holds) and Overlay(state.nodes).place_gang(tasks, cluster_mask=mask):
@@ -352,7 +352,7 @@ def _shares(state: CellState, job: Job) -> tuple[QueueShare, ...]:
     """The queues on the path. A job that is charged already is in the usage."""
     if job.queue not in state.queues:
         return ()
-    add = {} if job.charged or not job.live else job.gang.minimum_map
+    add = {} if job.charged or not job.live else job.asks.minimum_map
     shares = []
     for queue in state.queues.get(job.queue).chain:
         limit = dict(queue.spec.limit)

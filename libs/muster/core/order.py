@@ -36,7 +36,7 @@ def class_key(queue: Queue, job: Job, *, held: bool) -> ClassKey:
     spec = job.spec
     cluster = spec.cluster_selector[0][1] if spec.cluster_selector else ""
     member = f"{spec.namespace}\0{spec.submitter}" if queue.tracked else ""
-    return (job.queue, job.gang.shape, cluster, job.suspects, spec.id if held else "", member, protected(job))
+    return (job.queue, job.asks.shape, cluster, job.suspects, spec.id if held else "", member, protected(job))
 
 
 def protected(job: Job) -> bool:

@@ -92,6 +92,12 @@ class Queue:
         """A live job comes (1) or ends (-1)."""
         _count((self,), _asked, amounts, sign)
 
+    def demands_now(self, amounts: Amounts, before: Amounts) -> None:
+        """A live job asks for something else than before: of an array job indices have succeeded."""
+        if amounts != before:
+            self.demands(before, -1)
+            self.demands(amounts, 1)
+
     def states(self) -> str:
         """For people: the queues of the path that are not open."""
         return ", ".join(f'"{q.path}" is {q.spec.state.lower()}' for q in self.chain if q.spec.state != "OPEN")

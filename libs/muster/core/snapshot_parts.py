@@ -116,6 +116,9 @@ class JobRecord(Struct, array_like=True, frozen=True):
     victim: bool = False
     grow_after_ms: int = 0
     grown_ms: int = 0
+    asks: int = -1  # the gang it asks for, if it is not `gang`
+    saved_ms: int = 0
+    began: tuple[tuple[int, int], ...] = ()
 
 
 class JobsPart(Part, tag="Jobs", frozen=True):

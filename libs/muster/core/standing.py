@@ -95,7 +95,7 @@ def _above(usage: Mapping[str, int], base: Mapping[str, int]) -> Totals:
 
 def _waiting(state: CellState) -> dict[str, _Waiting]:
     found: dict[str, _Waiting] = {queue.id: _Waiting() for queue in state.queues.subtree()}
-    for leaf, gang, count in _pending(state):
+    for leaf, gang, count in _pending(state):  # of array jobs what is left of them
         for above in state.queues.get(leaf).chain:
             waiting = found[above.id]
             waiting.pending += count
@@ -111,11 +111,11 @@ def _waiting(state: CellState) -> dict[str, _Waiting]:
 def _pending(state: CellState) -> Iterator[tuple[str, Gang, int]]:
     """(leaf, gang, how many jobs of it wait): of every class, then one by one those in backoff."""
     for found in state.pending.classes.values():
-        yield found.key[0], state.jobs[found.first()[2]].gang, len(found)
+        yield found.key[0], state.jobs[found.first()[2]].asks, len(found)
     for _, what, job_id, epoch in state.timers.others:
         job = state.jobs.get(job_id) if what == Due.BACKOFF_OVER else None
         if job is not None and job.epoch == epoch and job.state is JobState.QUEUED and not state.is_pending(job):
-            yield job.queue, job.gang, 1
+            yield job.queue, job.asks, 1
 
 
 # --- demand ---------------------------------------------------------------------------------------------------------
@@ -125,16 +125,16 @@ def demand(state: CellState) -> Flows:
     """What each leaf asks for: pending and running requests, elastic jobs at their maximum (rule F1)."""
     sums: dict[str, dict[tuple[str, ...], Totals]] = {}
 
-    def add(leaf: str, gang: Gang, count: int) -> None:
+    def add(leaf: str, amounts: Amounts, count: int) -> None:
         of_leaf = sums.setdefault(leaf, {})
-        totals = of_leaf.setdefault(tuple(gang.full_map), {})
-        for resource, amount in gang.full:
+        totals = of_leaf.setdefault(tuple([resource for resource, _ in amounts]), {})
+        for resource, amount in amounts:
             totals[resource] = totals.get(resource, 0) + amount * count
 
     for leaf, gang, count in _pending(state):
-        add(leaf, gang, count)
-    for leaf, gang, count in _placed(state):
-        add(leaf, gang, count)
+        add(leaf, gang.full, count)
+    for leaf, amounts, count in _placed(state):
+        add(leaf, amounts, count)
     return {leaf: tuple(resources.amounts(totals) for totals in flows.values()) for leaf, flows in sums.items()}
 
 
@@ -149,17 +149,21 @@ def startable(state: CellState, tree: QueueTree, flows: Flows) -> Flows:
     return {leaf: asked for leaf, asked in found.items() if asked}
 
 
-def _placed(state: CellState) -> Iterator[tuple[str, Gang, int]]:
-    """(leaf, gang, jobs) of what is charged."""
+def _placed(state: CellState) -> Iterator[tuple[str, Amounts, int]]:
+    """(leaf, what such a job asks for, jobs) of what is charged."""
     jobs, placed = state.jobs, 0
     for queue in state.queues.subtree():
         if queue.running:
-            for gang, count in Counter([jobs[job_id].gang for job_id in queue.running]).items():
-                yield queue.id, gang, count
+            running = [jobs[job_id] for job_id in queue.running]
+            for gang, count in Counter([job.gang for job in running if not job.spec.completion]).items():
+                yield queue.id, gang.full, count
+            for job in running:
+                if job.spec.completion:
+                    yield queue.id, job.wanted(), 1
             placed += len(queue.running)
     live = sum(queue.jobs for queue in state.queues.subtree())
     waiting = sum(count for _, _, count in _pending(state))
     if live > placed + waiting:  # some are stopping, which no index has
         for job in jobs.values():
             if job.state is JobState.STOPPING:
-                yield job.queue, job.gang, 1
+                yield job.queue, job.wanted(), 1

@@ -9,8 +9,8 @@ twice: its elastic part (what it has beyond its minimum) and its core. The order
 
     borrowed before own, nearest common ancestor first, elastic before core, lower priority, less lost work, newer, id
 
-where everything before lost work is one integer, the `grade`. Lost work is time since the work began times the largest
-share of the cell that the part takes, in integers.
+where everything before lost work is one integer, the `grade`. Lost work is the time that is not safe (`lost_work`) times
+the largest share of the cell that the part takes, in integers.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from muster.core import layout
 from muster.core.gangs import GangShape
 from muster.core.jobs import Job
 from muster.core.limits import PREEMPTIONS_MAX, QUEUE_DEPTH_MAX
+from muster.core.lost_work import work_since_ms
 from muster.core.nodes import NodeTable
 from muster.core.potential import staying, summed
 from muster.core.preemption_rules import Outlook, asked_for, min_runtime_ms, since_ms
@@ -37,10 +38,10 @@ BoolArray = npt.NDArray[np.bool_]
 LINES_MIN: Final = 1024
 SIZE_UNITS: Final = 1 << 20  # of the whole cell, in which sizes are measured
 PRIORITY_BITS: Final = 33
+FACTS: Final = 11  # columns of the job lines: WORK when it began that would be lost, up to SAVED it is safe, EVERY ms
 ELASTIC: Final = 0
 CORE: Final = 1
-# columns of the job lines
-LEAF, PRIORITY, SUBMIT, SINCE, IDENT, FIXED, TIRED, ALIVE = range(8)
+LEAF, PRIORITY, SUBMIT, SINCE, IDENT, FIXED, TIRED, ALIVE, WORK, SAVED, EVERY = range(FACTS)
 
 
 class VictimTable:
@@ -49,7 +50,7 @@ class VictimTable:
     def __init__(self) -> None:
         self.jobs: list[str] = []
         self.leaves: list[str] = []
-        self.facts: Int64Array = np.zeros((0, 8), np.int64)
+        self.facts: Int64Array = np.zeros((0, FACTS), np.int64)
         self.total: Int64Array = np.zeros((0, 0), np.int64)  # [line, column] what stays placed of the job
         self.spare: Int64Array = self.total  # of it, what is beyond the minimum
         self.pieces: Int64Array = np.zeros((0, 2), np.int64)  # [piece] line, node
@@ -115,7 +116,8 @@ class VictimTable:
             leaf = self._leaf_of[job.queue] = len(self.leaves)
             self.leaves.append(job.queue)
         fixed, tired = int(not job.spec.preemptible), int(job.preemptions >= PREEMPTIONS_MAX)
-        facts = (leaf, job.spec.priority, job.submit_ms, since_ms(job), ident(job.spec.id), fixed, tired, 1)
+        work = (work_since_ms(job, positions), job.saved_ms, job.spec.checkpoint_ms)
+        facts = (leaf, job.spec.priority, job.submit_ms, since_ms(job), ident(job.spec.id), fixed, tired, 1, *work)
         self.facts[line] = facts
         table, gang = state.nodes, job.gang
         if gang.minimum_tasks is None and len(positions) == gang.pods:
@@ -214,6 +216,16 @@ def table_of(state: CellState) -> VictimTable:
     return found.synced(state)
 
 
+def unsaved(facts: Int64Array, now_ms: int) -> Int64Array:
+    """By line: `lost_work.unsaved_ms`."""
+    elapsed = now_ms - np.maximum(facts[:, WORK], facts[:, SAVED])
+    every = facts[:, EVERY]
+    if every.any():
+        elapsed = np.where(every > 0, np.minimum(elapsed, (now_ms - facts[:, WORK]) % np.maximum(every, 1)), elapsed)
+    safe: Int64Array = np.maximum(elapsed, 0)
+    return safe
+
+
 class Ranking:
     """Who may leave for `job`, and in which order. Arrays are [line, ELASTIC or CORE]. `taken` may not."""
 
@@ -295,7 +307,7 @@ class Ranking:
         self.again_at_ms = int(waiting.min()) if len(waiting) else 0
         own = self._own(facts, movable)
         away = self._distance()[facts[:, LEAF]]
-        elapsed = np.maximum(now_ms - facts[:, SINCE], 0)
+        elapsed = unsaved(facts, now_ms)
         for part, amounts in ((ELASTIC, spare), (CORE, table.total[: len(facts)])):
             grade = (own[:, part] * QUEUE_DEPTH_MAX + away) * 2 + part
             self.grade[:, part] = (grade << PRIORITY_BITS) + facts[:, PRIORITY] + (1 << (PRIORITY_BITS - 1))
