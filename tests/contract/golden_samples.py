@@ -105,6 +105,7 @@ ATTEMPT = Attempt(1, 10, 20, 30, "Preempted", "preempted by job x", 1, PLACEMENT
 
 ITEMS: Final = (
     c.SubmitJob(SPEC),
+    c.SubmitJob(replace(SPEC, completion="EVERY_INDEX", max_parallel=8, checkpoint_ms=600_000)),
     c.CancelJob(ID, "ann", "typo", "r1"),
     c.UpsertQueue("research/vision", QUEUE, 2, "r1", "research/images"),
     c.DeleteQueue("research/vision", 2, "r1"),
@@ -171,6 +172,8 @@ TRANSITIONS: Final = (
     ),
     tr.HoldMade(ID, PLACEMENT, ((OTHER, 2),), 99, ((OTHER, 3, (1, 3)),)),
     tr.PreemptionAnswered(ID, 4, "overtaken", 1000, True),
+    tr.JobPlaced(ID, 2, (replace(PLACEMENT[0], skipped=((0, 3), (5, 1))),)),
+    tr.CheckpointReported(ID, 2, 1_700_000_000_000),
 )
 HEADER: Final = tr.Header(1, "3-17", 16, 3, 1_700_000_000_000, InboxPosition(5, 0), POSITION, 1000, 12)
 HOLD: Final = Hold(ID, PLACEMENT, ((OTHER, 2),), 99)
@@ -242,6 +245,7 @@ PARTS: Final = (
     sp.GangsPart(1, ((TASK,),)),
     sp.JobsPart(1, (JOB,)),
     sp.JobsPart(1, (replace(JOB, leaving=(0, 2), regrown=((2, 1),), victim=True),)),
+    sp.JobsPart(1, (replace(JOB, asks=1, saved_ms=8, began=((0, 9),)),)),
     sp.ForgottenPart(1, ((ID, Forgotten("d1", 99)),)),
     sp.AccountsPart(1, 3_600_000, 7_200_000, (TALLY,), (("q3", "research/old"),)),
     sp.TailPart(1, ((1, ID, 2),), (OTHER,), ((99, 1, ID, 2),), True, (ID,), (ID,), (ID,), True),

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from muster.core import transitions as tr
 from muster.core.backoff import backoff_ms
 from muster.core.draft import Draft
-from muster.core.jobs import RUNNING_STATES, Job, is_over, node_of
+from muster.core.jobs import RUNNING_STATES, Job, is_over
 from muster.core.model import Reason
+from muster.core.whereabouts import node_of
 
 SUSPICIOUS = (Reason.PLACEMENT_REJECTED, Reason.START_TIMEOUT)  # it is the node's fault
 

@@ -6,8 +6,8 @@ decided before. The table of `lifecycle` is asked first, always (rule L1).
 
 A pod that has reached SUCCEEDED, FAILED or GONE stays what it is: a finished pod that is cleaned away later has still
 succeeded. Positions that the placement leaves out (elastic replicas above the minimum) are GONE from the start, and
-become GONE again when the job is shrunk; in a job that is not stopping, GONE means vacant. An index of an array job that
-has succeeded stays so over all epochs, also while the job is queued (`arrays`).
+become GONE again when the job is shrunk; in a job that is not stopping, GONE means vacant. An index of an array job
+that has succeeded stays so over all epochs, also while the job is queued (`arrays`).
 """
 
 from __future__ import annotations
@@ -164,9 +164,9 @@ class Job(Struct, gc=False):
     def minimum_running(self) -> bool:
         """Whether every group has its minimum running or already succeeded, and something of this epoch has."""
         phases, firsts = self.phases, self.gang.firsts
-        if self.spec.completion and not phases.count(RUNNING):
-            if phases.count(SUCCEEDED) == arrays.skipped(self.placement):
-                return False
+        fresh = not self.spec.completion or phases.count(RUNNING)
+        if not fresh and phases.count(SUCCEEDED) == arrays.skipped(self.placement):
+            return False
         for task, first in zip(self.gang.tasks, firsts, strict=True):
             end = first + task.replicas
             if phases.count(RUNNING, first, end) + phases.count(SUCCEEDED, first, end) < task.min_replicas:
@@ -194,39 +194,6 @@ def late_positions(job: Job) -> list[int]:
 def is_over(phase: int) -> bool:
     """Whether a pod in this phase has stopped for good, so that it holds nothing any more (rule L5)."""
     return phase >= SUCCEEDED
-
-
-def live_positions(job: Job, node: int) -> list[int]:
-    """Positions of the job's pods on `node` that are not over, ascending."""
-    return [
-        position
-        for first, count in runs_on(job, node)
-        for position in range(first, first + count)
-        if not is_over(job.phases[position])
-    ]
-
-
-def runs_on(job: Job, node: int) -> list[tuple[int, int]]:
-    """(first position, count) of the runs of the placement that lie on `node`."""
-    found = []
-    for group in job.placement:
-        position = job.gang.firsts[group.group]
-        for index, count in layout.laid(group):
-            if index == node:
-                found.append((position, count))
-            position += count
-    return found
-
-
-def node_of(job: Job, position: int) -> int:
-    """The node index of a placed pod; -1 if the position is not placed."""
-    for group in job.placement:
-        first = job.gang.firsts[group.group]
-        for node, count in layout.laid(group):
-            if first <= position < first + count:
-                return node
-            first += count
-    return -1
 
 
 def advance(job: Job, transition: tr.Transition, now_ms: int) -> None:

@@ -62,16 +62,17 @@ def laid(group: GroupPlacement) -> tuple[tuple[int, int], ...]:
     gaps = list(reversed(group.skipped))
     replica = 0
     for node, count in group.runs:
-        while count:
+        left = count
+        while left:
             if gaps and gaps[-1][0] == replica:
                 gap = gaps.pop()[1]
                 found.append((NOWHERE, gap))
                 replica += gap
                 continue
-            part = min(count, gaps[-1][0] - replica) if gaps else count
+            part = min(left, gaps[-1][0] - replica) if gaps else left
             found.append((node, part))
             replica += part
-            count -= part
+            left -= part
     return tuple(found)
 
 

@@ -9,8 +9,8 @@ twice: its elastic part (what it has beyond its minimum) and its core. The order
 
     borrowed before own, nearest common ancestor first, elastic before core, lower priority, less lost work, newer, id
 
-where everything before lost work is one integer, the `grade`. Lost work is the time that is not safe (`lost_work`) times
-the largest share of the cell that the part takes, in integers.
+where everything before lost work is one integer, the `grade`. Lost work is the time that is not safe (`lost_work`)
+times the largest share of the cell that the part takes, in integers.
 """
 
 from __future__ import annotations
