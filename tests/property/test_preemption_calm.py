@@ -18,6 +18,7 @@ from tests.unit.core.preempting import Around, planned
 from muster.core import commands as c
 from muster.core.entitlements import entitlements
 from muster.core.jobs import Job
+from muster.core.model import EVERY_INDEX
 from muster.core.overlay import Overlay
 from muster.core.potential import staying
 from muster.core.preemption import Planner, member_of, place
@@ -67,6 +68,7 @@ class Chance(Around):
         for _ in range(draw.randint(1, 8)):
             self.number += 1
             replicas = draw.choice((1, 1, 1, 2, 3, 4))
+            least, array = draw.randint(1, replicas), draw.random() < 0.25
             gpu = draw.choice((0, 0, 500, 1000, 2000))
             requests = (("cpu", draw.choice((500, 1000, 1000, 2000, 3000, 4000))),)
             if gpu:
@@ -75,11 +77,14 @@ class Chance(Around):
                 self.world.spec(
                     f"job-{self.number}",
                     replicas=replicas,
-                    least=draw.randint(1, replicas),
+                    least=least,
                     queue=draw.choice(self.leaves),
                     requests=requests,
                     priority=draw.choice((0, 0, 0, 1, 2)),
                     preemptible=draw.random() < 0.9,
+                    completion=EVERY_INDEX if array else "",
+                    max_parallel=draw.choice((0, least, least + 1)) if array else 0,
+                    checkpoint_ms=draw.choice((0, 0, 60_000)),
                 )
             )
         self.cell.now_ms += draw.choice((0, 1, 1000))
@@ -88,10 +93,14 @@ class Chance(Around):
 
     def finish_some(self) -> None:
         jobs = [job for job in self.running() if self.draw.random() < 0.3]
-        facts = [c.PodFact(j.id, j.epoch, p, 3, j.attempt_of(p)) for j in jobs for p in staying(j)]
+        facts = [c.PodFact(j.id, j.epoch, p, 3, j.attempt_of(p)) for j in jobs for p in self.ending(j)]
         if facts:
             self.note(self.cell.send(c.PodsObserved("sim-a", tuple(facts))))
             self.entitle_all()
+
+    def ending(self, job: Job) -> list[int]:
+        """Some indices of an array job, else all pods."""
+        return [p for p in staying(job) if not job.spec.completion or self.draw.random() < 0.6]
 
     def entitle_all(self) -> None:
         """Rule F1: from demand alone."""
@@ -128,7 +137,7 @@ class Chance(Around):
             holds={holder: hold for holder, hold in state.holds.items() if holder != job.id},
             find=state.jobs.get,
         )
-        tasks = job.gang.minimum_tasks or job.gang.tasks
+        tasks = job.asks.minimum_tasks or job.asks.tasks
         outlook = Outlook(
             state.queues,
             state.entitled,

@@ -129,7 +129,7 @@ class Growth:
 
     def requeue_idle(self) -> None:
         """Those of which nothing runs wait like any other job. At the end of a pass: the next one looks at them."""
-        for job_id in self._jobs:
+        for job_id in sorted(self._jobs):
             job = self._draft.job(job_id)
             if job is not None and job.spec.completion and job.state in RUNNING_STATES and not job.live_pods():
                 requeue_idle(self._draft, job)

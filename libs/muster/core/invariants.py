@@ -225,7 +225,7 @@ def _held(state: CellState) -> dict[str, Counter[str]]:
         job = state.jobs[hold.job]
         for group in hold.placement:
             pods = sum(count for _, count in group.runs)
-            for above in _path(state, job.queue):
+            for above in _path(state, job.queue) if pods else ():
                 held[above][PODS] += pods
                 for resource, amount in job.spec.tasks[group.group].requests:
                     held[above][resource] += amount * pods

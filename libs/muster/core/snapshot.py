@@ -322,7 +322,8 @@ def _charge(state: CellState, job: Job) -> None:
             state.nodes.charge(node, gang.tasks[index].requests, count, devices)
     amounts = gang.of_positions(live)
     state.queues.charge(job.queue, amounts)
-    state.accounts.charge(job, amounts, state.now_ms)
+    if live:  # nothing of an array job may be there just now
+        state.accounts.charge(job, amounts, state.now_ms)
     state.queues.leave(job.queue, gang.of_positions(live if job.victim else job.leaving))
     state.potential.count(job, gang.of_positions(staying(job)), 1)
     state.potential.goes(job)
