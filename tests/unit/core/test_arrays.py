@@ -9,6 +9,7 @@ from tests.unit.core.test_turns import entitle
 from muster.core import commands as c
 from muster.core import layout, snapshot
 from muster.core import transitions as tr
+from muster.core.explain import explain
 from muster.core.model import EVERY_INDEX, JobState, PodPhase, Reason, TaskGroup
 from muster.core.standing import demand
 from muster.wire import codec
@@ -270,3 +271,28 @@ def test_it_is_preempted_as_a_whole_or_shrunk_and_keeps_what_is_done(world):
         for position in live(world):
             world.pods("a", SUCCEEDED, position, attempt=world.job("a").attempt_of(position))
     assert world.job("a").state is JobState.SUCCEEDED
+
+
+def test_explain_counts_the_indices_that_have_succeeded(three):
+    three.pods("a", 2, 0, 1, 2)
+    three.pods("a", SUCCEEDED, 0, 1)
+    assert explain(three.state, three.id("a")).summary == (
+        "Running for 0 s: 3 pods on 1 nodes, epoch 1; 2 of 6 indices have succeeded"
+    )
+    take_down(three, not_before_ms=three.cell.now_ms + 60_000)
+    three.pods("a", GONE, *live(three))
+    told = explain(three.state, three.id("a"))
+    assert told.summary.endswith("2 of 6 indices have succeeded")
+    assert [(need.min_replicas, need.replicas) for need in told.needs] == [(1, 3)]
+
+
+def test_usage_is_what_runs_and_accounts_are_exact(three):
+    """L5: pod by pod, with nothing charged between two indices."""
+    three.pods("a", 2, 0, 1, 2)
+    three.cell.wait(10_000)
+    three.pods("a", SUCCEEDED, 0)
+    three.cell.wait(5_000)
+    three.pods("a", SUCCEEDED, 1, 2, 3)
+    three.pods("a", SUCCEEDED, 4, 5)
+    (tally,) = three.state.accounts.report(0, three.cell.now_ms).tallies.values()
+    assert (tally.usage["cpu"], tally.succeeded) == (3 * 1000 * 15_000, 1)
