@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -171,36 +170,6 @@ async def test_a_job_runs_as_far_as_placed_and_shows_where(muster: mc.Client) ->
     why = await muster.explain("placed")
     assert "1 pods on 1 nodes" in why.summary
     await muster.cancel("placed")
-
-
-async def test_a_checkpoint_is_reported_and_shown(muster: mc.Client) -> None:
-    saves = job("saves", "research/vision", checkpoint={"interval": {"seconds": 600}})
-    submitted = await muster.submit(saves, wait="decided")
-    assert await muster.checkpoint("saves", dry_run=True) == submitted.id
-    assert not (await muster.get("saves")).proto.status.HasField("checkpoint_time")
-    await muster.checkpoint("saves")
-    found = (await muster.get("saves")).proto
-    assert found.status.checkpoint_time.seconds > 0
-    assert found.spec.checkpoint.interval.seconds == 600
-    error = await refusal(muster.checkpoint("saves", epoch=9))
-    assert (error.code, error.violations[0].field) == ("FAILED_PRECONDITION", "epoch")
-    await muster.checkpoint("saves", at=datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC))
-    assert (await muster.get("saves")).proto.status.checkpoint_time == found.status.checkpoint_time
-    kinds = []
-    async for event in muster.watch(submitted.id):
-        kinds.append(event.proto.type)
-        if event.proto.type == "job.checkpointed":
-            break
-    assert kinds == ["job.queued", "job.placed", "job.checkpointed"]
-    await muster.cancel("saves")
-
-
-async def test_an_array_job_is_taken_as_one_job(muster: mc.Client) -> None:
-    await muster.submit(job("sweep", "research/vision", array={"size": 9, "max_parallel": 2}), wait="decided")
-    found = (await muster.get("sweep")).proto
-    assert (found.spec.tasks[0].replicas, found.status.pods.placed, found.status.pods.wanted) == (9, 2, 9)
-    assert "0 of 9 indices have succeeded" in (await muster.explain("sweep")).summary
-    await muster.cancel("sweep")
 
 
 async def test_a_waiting_job_says_why(muster: mc.Client) -> None:

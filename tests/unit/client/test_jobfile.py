@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import protovalidate
 import pytest
+from tests.architecture.repository import ROOT
 
 from muster import client
 from muster.api.v1 import job_pb2
+from muster.core.submission import check_spec
+from muster.wire.jobs import JobReader, Origin
+
+EXAMPLES = ROOT / "docs" / "examples"
 
 GANG = """\
 name: bert-large
@@ -173,3 +179,10 @@ def test_durations(text: str, milliseconds: int) -> None:
 
     assert parse_duration_ms(text) == milliseconds
     assert parse_duration_ms(format_duration(milliseconds)) == milliseconds
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_example_is_a_job_that_admission_takes(path: Path) -> None:
+    for index, spec in enumerate(client.load_all(path)):
+        assert protovalidate.collect_violations(spec) == []
+        check_spec(JobReader().to_core(spec, index, Origin("main", "r1", "ann")))
