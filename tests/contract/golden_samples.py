@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from muster.core import commands as c
 from muster.core import snapshot_parts as sp
 from muster.core import transitions as tr
-from muster.core.jobs import Attempt, PodEnd
+from muster.core.attempts import Attempt, PodEnd
 from muster.core.model import (
     Allowance,
     GroupPlacement,
@@ -105,6 +105,7 @@ ATTEMPT = Attempt(1, 10, 20, 30, "Preempted", "preempted by job x", 1, PLACEMENT
 
 ITEMS: Final = (
     c.SubmitJob(SPEC),
+    c.SubmitJob(replace(SPEC, completion="EVERY_INDEX", max_parallel=8, checkpoint_ms=600_000)),
     c.CancelJob(ID, "ann", "typo", "r1"),
     c.UpsertQueue("research/vision", QUEUE, 2, "r1", "research/images"),
     c.DeleteQueue("research/vision", 2, "r1"),
@@ -172,6 +173,8 @@ TRANSITIONS: Final = (
     tr.HoldMade(ID, PLACEMENT, ((OTHER, 2),), 99, ((OTHER, 3, (1, 3)),)),
     tr.PreemptionAnswered(ID, 4, "overtaken", 1000, True),
     tr.QueueUpserted(replace(QUEUE, parent="", half_life_ms=604_800_000)),
+    tr.JobPlaced(ID, 2, (replace(PLACEMENT[0], skipped=((0, 3), (5, 1))),)),
+    tr.CheckpointReported(ID, 2, 1_700_000_000_000),
 )
 HEADER: Final = tr.Header(1, "3-17", 16, 3, 1_700_000_000_000, InboxPosition(5, 0), POSITION, 1000, 12)
 HOLD: Final = Hold(ID, PLACEMENT, ((OTHER, 2),), 99)
@@ -247,6 +250,7 @@ PARTS: Final = (
     sp.JobsPart(
         1, (replace(JOB, exits=((1, 137),), attempts=(replace(ATTEMPT, pods=(PodEnd(1, 4, 137), PodEnd(0, 3))),)),)
     ),
+    sp.JobsPart(1, (replace(JOB, asks=1, saved_ms=8, began=((0, 9),)),)),
     sp.ForgottenPart(1, ((ID, Forgotten("d1", 99)),)),
     sp.AccountsPart(1, 3_600_000, 7_200_000, (TALLY,), (("q3", "research/old"),)),
     replace(HEAD, histories=(sp.HistoryRecord("q7", 1_700_000_000_000, (("cpu", b"\x01\x00\x00"),)),)),

@@ -18,7 +18,7 @@ from muster.core import commands as c
 from muster.core import snapshot
 from muster.core.explain import explain
 from muster.core.jobs import is_over
-from muster.core.model import JobSpec, JobState, NodeSpec, PodPhase, QueueSpec, TaskGroup
+from muster.core.model import EVERY_INDEX, JobSpec, JobState, NodeSpec, PodPhase, QueueSpec, TaskGroup
 from muster.core.preemption import plan_preemption
 from muster.core.replay import replay
 from muster.core.state import CellState
@@ -80,6 +80,7 @@ one_job = st.fixed_dictionaries(
         "preemptible": st.sampled_from((True, True, True, False)),
         "max_runtime_ms": st.sampled_from((0, 0, 30_000)),
         "cluster": st.sampled_from(("", "", "", "", "sim-b", "sim-x")),
+        "array": st.sampled_from((None, None, 0, 2, 5)),  # max_parallel of array jobs
     }
 )
 
@@ -91,6 +92,7 @@ class CellMachine(RuleBasedStateMachine):
     def start(self, work_limit: int) -> None:
         self.cell = Cell(work_limit=work_limit)
         self.number = 0
+        self.done: dict[str, set[int]] = {}
         self.cell.send(*[c.UpsertQueue(path, QueueSpec("", "", "")) for path in QUEUES])
         for cluster in CLUSTERS:
             nodes = tuple(node(cluster, f"{cluster}-{i}", gpus=i % 3) for i in range(3))
@@ -132,6 +134,7 @@ class CellMachine(RuleBasedStateMachine):
         preemptible: bool,
         max_runtime_ms: int,
         cluster: str,
+        array: int | None,
     ) -> JobSpec:
         return JobSpec(
             id=job_id(number),
@@ -145,6 +148,9 @@ class CellMachine(RuleBasedStateMachine):
             max_runtime_ms=max_runtime_ms,
             cluster_selector=(("muster.io/cluster", cluster),) if cluster else (),
             preemptible=preemptible,
+            completion="" if array is None else EVERY_INDEX,
+            max_parallel=array or 0,
+            checkpoint_ms=20_000 if priority < 0 else 0,
         )
 
     @rule(again=st.integers(1, 60), other=st.booleans())
@@ -164,6 +170,15 @@ class CellMachine(RuleBasedStateMachine):
         self.cell.send(c.CancelJob(job))
         found = self.state.jobs.get(job)
         assert found is None or not found.live or found.state is JobState.STOPPING
+
+    @rule(job=jobs, epoch=st.integers(0, 2), ago_ms=st.sampled_from((-5000, 0, 0, 40_000)))
+    def checkpoint(self, job: str, epoch: int, ago_ms: int) -> None:
+        """Work that was reported as safe stays so until the job leaves its place."""
+        found = self.state.jobs.get(job)
+        before = found.saved_ms if found is not None else 0
+        self.cell.send(c.ReportCheckpoint(job, epoch, max(self.state.now_ms - ago_ms, 0)))
+        if found is not None and found.charged:
+            assert before <= found.saved_ms <= self.state.now_ms
 
     @rule(
         path=st.sampled_from(QUEUES),
@@ -310,6 +325,17 @@ class CellMachine(RuleBasedStateMachine):
             assert told.summary
             if job.state is JobState.QUEUED:
                 assert 1 <= told.position <= told.pending
+
+    @invariant()
+    def what_has_succeeded_stays_so(self) -> None:
+        """G1: an index of an array job that has succeeded is never run again, whatever becomes of the job."""
+        if not hasattr(self, "cell"):
+            return
+        for job in self.state.jobs.values():
+            if job.spec.completion == EVERY_INDEX:
+                done = {position for position, phase in enumerate(job.phases) if phase == PodPhase.SUCCEEDED}
+                assert done >= self.done.get(job.id, set())
+                self.done[job.id] = done
 
     @invariant()
     def settled_means_nothing_fits(self) -> None:

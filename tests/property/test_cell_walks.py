@@ -14,7 +14,7 @@ from muster.core import snapshot
 from muster.core.entitlements import entitlements
 from muster.core.explain import explain
 from muster.core.jobs import Job, is_over
-from muster.core.model import Allowance, JobSpec, JobState, NodeSpec, QueueSpec, TaskGroup
+from muster.core.model import EVERY_INDEX, Allowance, JobSpec, JobState, NodeSpec, PodPhase, QueueSpec, TaskGroup
 from muster.core.preemption import plan_preemption
 from muster.core.replay import replay
 from muster.core.standing import demand, startable
@@ -51,6 +51,7 @@ class Walk:
         self.draw = random.Random(seed)
         self.cell = Cell(work_limit=self.draw.choice((5, 40, 5000)))
         self.number = 0
+        self.done: dict[str, set[int]] = {}  # of array jobs: what has succeeded
         self.seen: Counter[str] = Counter()
         queues = ("research", *LEAVES)
         limits = {"research": LIMIT, "batch": (("cpu", 9_000),)}
@@ -92,11 +93,12 @@ class Walk:
 
     def spec(self) -> JobSpec:
         self.number += 1
-        tasks = []
+        tasks: list[TaskGroup] = []
+        array = self.draw.random() < 0.3
         shape = len(SHAPES)  # the groups with the most devices first: the search does not try all orders
         for name in ("ps", "worker")[: self.draw.choice((1, 1, 1, 2))]:
             shape = self.draw.randrange(shape) if shape > 1 else 0
-            replicas = self.draw.choice((1, 1, 1, 2, 4))
+            replicas = self.draw.choice((1, 1, 1, 2, 4)) if not array else self.draw.choice((2, 3, 6))
             least = self.draw.randint(1, replicas) if self.draw.random() < 0.5 else replicas
             policy = self.draw.choice(("", "SPREAD"))
             tasks.append(TaskGroup(name, replicas, least, SHAPES[shape], policy=policy))
@@ -112,6 +114,9 @@ class Walk:
             digest=str(self.number),
             max_runtime_ms=self.draw.choice((0, 0, 0, 120_000)),
             preemptible=self.draw.random() < 0.9,
+            completion=EVERY_INDEX if array else "",
+            max_parallel=self.draw.choice((0, sum(task.min_replicas for task in tasks) + 1)) if array else 0,
+            checkpoint_ms=self.draw.choice((0, 0, 30_000)),
         )
 
     def go_on(self) -> None:
@@ -180,6 +185,11 @@ class Walk:
             published = tuple(c.Entitlement(queue, amounts) for queue, amounts in changed)
             self.send(c.EntitlementsComputed(self.state.ledger_seq, published))
 
+    def checkpoint(self) -> None:
+        for job in self.some(self.charged(), 2):
+            at_ms = self.state.now_ms - self.draw.choice((0, 0, 10_000))
+            self.send(c.ReportCheckpoint(job.id, self.draw.choice((0, job.epoch, job.epoch - 1)), at_ms))
+
     def cancel(self) -> None:
         live = [job for job in self.state.jobs.values() if job.live]
         for job in self.some(live, 1) if live else ():
@@ -234,7 +244,7 @@ class Walk:
         weighted = (
             *((self.submit, 6), (self.go_on, 8), (self.stop, 4), (self.preempt, 4), (self.wait, 2)),
             *((self.go_wrong, 2), (self.reject, 1), (self.cancel, 1), (self.change_node, 1), (self.relist, 1)),
-            *((self.change_queue, 1), (self.reload, 1), (self.share, 3)),
+            *((self.change_queue, 1), (self.reload, 1), (self.share, 3), (self.checkpoint, 1)),
         )
         actions, weights = zip(*weighted, strict=True)
         self.draw.choices(actions, weights)[0]()
@@ -247,6 +257,16 @@ class Walk:
             assert told.summary
             if job.state is JobState.QUEUED:
                 assert told.blockers, told
+            if job.spec.completion:
+                self.check_done(job)
+
+    def check_done(self, job: Job) -> None:
+        """G1: what has succeeded of an array job is never run again."""
+        done = {position for position, phase in enumerate(job.phases) if phase == PodPhase.SUCCEEDED}
+        assert done >= self.done.get(job.id, set()), job
+        self.done[job.id] = done
+        if job.state is JobState.SUCCEEDED:
+            assert len(done) == job.gang.pods
 
 
 def finish(walk: Walk) -> None:
@@ -301,6 +321,6 @@ def test_the_walks_have_seen_every_kind_of_transition() -> None:
         *("JobQueued", "JobPlaced", "PodsChanged", "JobStarting", "JobRunning", "JobSucceeded", "JobFailed"),
         *("JobStopping", "JobPreempted", "JobRequeued", "JobCancelled", "JobForgotten", "HoldMade", "CommandRefused"),
         *("PreemptionRequested", "PreemptionAnswered", "NodeUpserted", "NodeRemoved", "NodesSeen", "CyclePaused"),
-        *("JobGrown", "JobShrunk", "EntitlementsSet"),
+        *("JobGrown", "JobShrunk", "EntitlementsSet", "CheckpointReported"),
     }
     assert wanted <= set(SEEN)

@@ -22,7 +22,7 @@ from muster.core import invariants, snapshot
 from muster.core.apply import apply_transaction
 from muster.core.entitlements import entitlements
 from muster.core.jobs import Job
-from muster.core.model import Amounts
+from muster.core.model import EVERY_INDEX, Amounts
 from muster.core.overlay import Overlay
 from muster.core.potential import ByPriority, add, staying
 from muster.core.preemption import Planner, member_of, place
@@ -77,6 +77,7 @@ class Chance(Around):
         for _ in range(draw.randint(1, 8)):
             self.number += 1
             replicas = draw.choice((1, 1, 1, 2, 3, 4))
+            least, array = draw.randint(1, replicas), draw.random() < 0.25
             gpu = draw.choice((0, 0, 500, 1000, 2000))
             requests = (("cpu", draw.choice((500, 1000, 1000, 2000, 3000, 4000))),)
             if gpu:
@@ -85,11 +86,14 @@ class Chance(Around):
                 self.world.spec(
                     f"job-{self.number}",
                     replicas=replicas,
-                    least=draw.randint(1, replicas),
+                    least=least,
                     queue=draw.choice(self.leaves),
                     requests=requests,
                     priority=draw.choice((0, 0, 0, 1, 2)),
                     preemptible=draw.random() < 0.9,
+                    completion=EVERY_INDEX if array else "",
+                    max_parallel=draw.choice((0, least, least + 1)) if array else 0,
+                    checkpoint_ms=draw.choice((0, 0, 60_000)),
                 )
             )
         self.cell.now_ms += draw.choice((0, 1, 1000))
@@ -98,10 +102,14 @@ class Chance(Around):
 
     def finish_some(self) -> None:
         jobs = [job for job in self.running() if self.draw.random() < 0.3]
-        facts = [c.PodFact(j.id, j.epoch, p, 3, j.attempt_of(p)) for j in jobs for p in staying(j)]
+        facts = [c.PodFact(j.id, j.epoch, p, 3, j.attempt_of(p)) for j in jobs for p in self.ending(j)]
         if facts:
             self.note(self.cell.send(c.PodsObserved("sim-a", tuple(facts))))
             self.entitle_all()
+
+    def ending(self, job: Job) -> list[int]:
+        """Some indices of an array job, else all pods."""
+        return [p for p in staying(job) if not job.spec.completion or self.draw.random() < 0.6]
 
     def entitle_all(self) -> None:
         """Rule F1: from demand alone."""
@@ -177,7 +185,7 @@ class Chance(Around):
                 usage[taking.victim.queue] = plus(usage[taking.victim.queue], taking.victim, taking.amounts, -1)
             ahead.holds(holder, fact.placement)
             usage[holder.queue] = plus(usage[holder.queue], holder, holder.gang.of_groups(fact.placement), 1)
-        tasks = job.gang.minimum_tasks or job.gang.tasks
+        tasks = job.asks.minimum_tasks or job.asks.tasks
         outlook = Outlook(state.queues, state.entitled, state.nodes.capacity(), usage.__getitem__, state.now_ms)
         assert place(ahead, outlook, job, takings, tasks) is not None
         for fewer in smaller_plans(takings):

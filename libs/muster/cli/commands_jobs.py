@@ -1,4 +1,4 @@
-"""Command lines about jobs: submit, list, get, explain, cancel."""
+"""Command lines about jobs: submit, list, get, explain, cancel, checkpoint."""
 
 from __future__ import annotations
 
@@ -79,6 +79,21 @@ def cancel(
     jobs.cancel(job, reason=reason, address=address, output=output)
 
 
+def checkpoint(
+    job: Job,
+    at: Annotated[
+        str, typer.Option(help="When the work was saved: 2026-01-31T18:00:00Z, or 90s ago. Now if absent.")
+    ] = "",
+    epoch: Annotated[int, typer.Option(min=0, help="Of this placement of the job; 0: the current one.")] = 0,
+    address: Address = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """Say that a running job has saved its work: a preemption would lose only what comes after."""
+    from muster.cli import jobs
+
+    jobs.checkpoint(job, at=at, epoch=epoch, address=address, output=output)
+
+
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
     app.command()(submit)
@@ -86,3 +101,4 @@ def add_to(app: typer.Typer) -> None:
     app.command()(get)
     app.command()(explain)
     app.command()(cancel)
+    app.command()(checkpoint)

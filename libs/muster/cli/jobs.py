@@ -1,7 +1,8 @@
-"""What submit, list, get and cancel do: files become submissions, answers become tables and time lines."""
+"""What submit, list, get, cancel and checkpoint do: files become submissions, answers become tables and time lines."""
 
 from __future__ import annotations
 
+import datetime
 import sys
 import time
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from muster.cli.options import Format
 from muster.cli.session import run, unknown_job, unknown_queue
 from muster.client import Client, ClientError, Job, JobFileError, NotFound, Submitted, parse
 from muster.client.connection import BATCH_JOBS_MAX, job_filter, new_request_id
+from muster.client.durations import parse_duration_ms
 from muster.client.views import phase_text, reason_text
 
 Result = Submitted | ClientError
@@ -169,10 +171,16 @@ def _row(job: Job, wide: bool) -> list[str]:
 
 
 def pod_counts(job: Job) -> str:
-    """running/wanted while it runs, else succeeded/wanted."""
+    """running/wanted while it runs, else succeeded/wanted; of an array job always how many indices have succeeded."""
     pods = job.proto.status.pods
     wanted = pods.wanted or sum(task.replicas for task in job.proto.spec.tasks)
+    if is_array(job):
+        return f"{pods.succeeded}/{wanted} done" + (f", {pods.running} run" if pods.running else "")
     return f"{pods.succeeded if job.finished else pods.running}/{wanted}"
+
+
+def is_array(job: Job) -> bool:
+    return job.proto.spec.completion == job_pb2.COMPLETION_EVERY_INDEX
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
@@ -219,8 +227,15 @@ def _portrait(job: Job, wide: bool) -> list[str]:
         for name, bound in (("max_runtime", spec.max_runtime), ("max_wait", spec.max_wait))
         if bound.ByteSize()
     ]
+    if is_array(job):
+        at_once = spec.array.max_parallel
+        bounds.append(f"array, {f'{at_once} at once' if at_once else 'as many at once as there is room for'}")
+    if spec.checkpoint.interval.ByteSize():
+        bounds.append(f"checkpoint every {show.duration(spec.checkpoint.interval.ToMilliseconds() / 1000)}")
     if bounds:
         lines.append(f" bounds    {'   '.join(bounds)}")
+    if saved := show.seconds_of(status.checkpoint_time):
+        lines.append(f" saved     {show.clock(saved)}, {show.duration(now - saved)} ago")
     if spec.trace_context:
         lines.append(f" trace     {_trace_id(spec.trace_context)}")
     lines.append(" life")
@@ -303,3 +318,38 @@ def cancel(names: Sequence[str], *, reason: str, address: str, output: Format) -
 
     if code := run(address, work):
         raise SystemExit(code)
+
+
+# --- checkpoint -----------------------------------------------------------------------------------------------------
+
+
+def checkpoint(name: str, *, at: str, epoch: int, address: str, output: Format) -> None:
+    """Report that the job has saved its work."""
+    moment = moment_of(at, datetime.datetime.now(datetime.UTC))
+
+    async def work(client: Client) -> str:
+        try:
+            return await client.checkpoint(name, at=moment, epoch=epoch)
+        except NotFound as error:
+            raise await unknown_job(client, name, error) from None
+
+    job = run(address, work)
+    if show.is_machine(output):
+        show.emit(output, {"job": job})
+    else:
+        print(f"{name}  its work is safe up to {show.clock(moment.timestamp()) if moment else 'now'}")
+
+
+def moment_of(text: str, now: datetime.datetime) -> datetime.datetime | None:
+    """`90s ago` or an ISO time with its zone; None for nothing. Raises CliError."""
+    if not text:
+        return None
+    try:
+        if text.endswith(" ago"):
+            return now - datetime.timedelta(milliseconds=parse_duration_ms(text.removesuffix(" ago")))
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise CliError(f'--at "{text}" is neither a time (2026-01-31T18:00:00Z) nor "90s ago"', Exit.USAGE) from None
+    if moment.tzinfo is None:
+        raise CliError(f'--at "{text}" must say its time zone (Z, +01:00)', Exit.USAGE)
+    return moment

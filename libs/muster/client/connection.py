@@ -9,6 +9,7 @@ A name or id prefix stands for a job wherever `job` is asked for.
 from __future__ import annotations
 
 import asyncio
+import datetime
 import random
 import time
 import uuid
@@ -151,6 +152,28 @@ class Client(PlanningCalls):
         )
         response = await self._call(self.submission.CancelJobs, request)
         return [self._outcome(result) for result in response.results]
+
+    async def checkpoint(
+        self,
+        job: str,
+        *,
+        at: datetime.datetime | None = None,
+        epoch: int = 0,
+        wait: Wait = "decided",
+        dry_run: bool = False,
+    ) -> str:
+        """The work of a running job is safe up to `at` (now), in this epoch of it (0: the current one). Its id.
+
+        Raises Refused when the job does not run, or no longer in that epoch.
+        """
+        request = submission_pb2.ReportCheckpointRequest(
+            request_id=new_request_id(), job=job, epoch=epoch, dry_run=dry_run, wait=WAITS[wait]
+        )
+        if at is not None:
+            request.at.FromDatetime(at)
+        response = await self._call(self.submission.ReportCheckpoint, request)
+        self._saw(response.inbox_position)
+        return str(response.job_id)
 
     # --- jobs: reads ------------------------------------------------------------------------------------------------
 

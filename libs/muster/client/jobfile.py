@@ -104,6 +104,8 @@ class Reader:
             return kubejob.read(self, node)
         spec = job_pb2.JobSpec()
         self.message(node, spec, "the job")
+        if spec.array.size and len(spec.tasks) == 1 and not spec.tasks[0].replicas:
+            spec.tasks[0].replicas = min(spec.array.size, 2**31 - 1)  # an array says how many there are
         return spec
 
     def fail(self, node: yaml.Node, message: str) -> NoReturn:

@@ -1,9 +1,11 @@
 """A `batch/v1` Job as a Muster job: one task group of `parallelism` pods, placed as a gang.
 
 What has a counterpart in Muster's API goes there, also where the rule is still to be built (the server then says which
-field it was): more `completions` than `parallelism` make an array, `backoffLimit` restarts, `suspend` a suspended job.
-What has none is an error with its line. The queue is the annotation `muster.io/queue`, or the label of that name with
-dots for slashes; the annotation `muster.io/priority` is the priority.
+field it was): `backoffLimit` restarts, `suspend` a suspended job. More `completions` than `parallelism` make an array
+job: so many indices, `parallelism` of them at once, each started as soon as there is room for it; completion mode
+Indexed means that an index that has succeeded is not run again. What has no counterpart is an error with its line. The
+queue is the annotation `muster.io/queue`, or the label of that name with dots for slashes; the annotation
+`muster.io/priority` is the priority.
 """
 
 from __future__ import annotations
@@ -77,7 +79,8 @@ def _spec(reader: Reader, node: yaml.Node, spec: job_pb2.JobSpec) -> None:
             numbers[key] = reader.integer(values[key], f"spec.{key}")
     parallelism = numbers.get("parallelism", 1)
     completions = numbers.get("completions", parallelism)
-    if completions > parallelism:
+    array = completions > parallelism
+    if array:
         spec.array.size, spec.array.max_parallel = completions, parallelism
     if "completionMode" in values and values["completionMode"].value == "Indexed":
         spec.completion = job_pb2.COMPLETION_EVERY_INDEX
@@ -90,7 +93,8 @@ def _spec(reader: Reader, node: yaml.Node, spec: job_pb2.JobSpec) -> None:
         spec.suspend = bool(reader.plain(values["suspend"]))
     if "template" not in values:
         reader.fail(node, "spec needs a template")
-    spec.tasks.add(name="main", replicas=parallelism, template=reader.json_text(values["template"], "spec.template"))
+    replicas = completions if array else parallelism
+    spec.tasks.add(name="main", replicas=replicas, template=reader.json_text(values["template"], "spec.template"))
 
 
 def _mapping(

@@ -20,7 +20,8 @@ from typing import Final
 from msgspec import Struct, field
 
 from muster.core import resources
-from muster.core.jobs import Job, is_over
+from muster.core.jobs import Job
+from muster.core.lost_work import lost
 from muster.core.model import Amounts, JobState
 
 HOUR_MS: Final = 3600 * 1000
@@ -212,11 +213,8 @@ class Accounts:
         self._lose(job, pods, now_ms)
 
     def _lose(self, job: Job, pods: Iterable[int], now_ms: int) -> None:
-        """What these pods have done since the job began to run is lost (rule P3)."""
-        if job.started_ms:
-            live = [position for position in pods if not is_over(job.phases[position])]
-            ran_ms = now_ms - job.started_ms
-            resources.count(self._of(job).lost, ((r, amount * ran_ms) for r, amount in job.gang.of_positions(live)), 1)
+        """What these pods have done and not saved is lost (rule P3)."""
+        resources.count(self._of(job).lost, lost(job, pods, now_ms), 1)
 
     def _of(self, job: Job) -> Tally:
         return self.tally(account_of(job))

@@ -113,13 +113,14 @@ def _job_queued(state: CellState, t: tr.JobQueued) -> None:
     gang = state.gangs.take(spec.tasks)
     if gang.tasks is not spec.tasks:
         force_setattr(spec, "tasks", gang.tasks)  # equal; jobs of one template share it
-    job = Job(spec, t.queue, t.position, state.now_ms, gang)
+    asks = state.gangs.take_rest(gang, spec) if spec.completion else gang
+    job = Job(spec, t.queue, t.position, state.now_ms, gang, asks)
     state.jobs[spec.id] = job
     state.by_name.setdefault(spec.namespace, {})[spec.name] = spec.id
     queue = state.queues.by_id[t.queue]
     queue.jobs += 1
     state.queues.count_members(spec, t.queue, 1, 0)
-    counted = state.sums.of(job, gang.full)
+    counted = state.sums.of(job, asks.full)
     counted.demanded += 1
     counted.tally(state.accounts).submitted += 1
     state.pending.add(state.class_key(job), state.order_key(job))
@@ -195,7 +196,7 @@ def _job_shrunk(state: CellState, t: tr.JobShrunk) -> None:
 
 def charged_amounts(job: Job) -> Amounts:
     """What the whole placement of a job charges its queue."""
-    if not job.unplaced:
+    if not job.unplaced and not job.spec.completion:
         return job.gang.full
     return job.gang.of_groups(job.placement)
 
@@ -209,9 +210,15 @@ def _pods_changed(state: CellState, t: tr.PodsChanged) -> None:
     stayed: Sequence[int] = ()
     if job.state in RUNNING_STATES:
         stayed = [position for position in over if position not in leaving] if leaving else over
+    wanted = job.wanted() if job.spec.completion else ()
     advance(job, t, state.now_ms)
+    if job.spec.completion:
+        state.potential.touch(t.job)  # when the work began that it could lose
     if over:
         state.sums.of(job, gang.of_positions(over)).charged -= 1  # rule L5: pod by pod
+        if job.spec.completion:
+            state.sums.of(job, wanted).demanded -= 1
+            state.sums.of(job, job.wanted()).demanded += 1
         state.nodes.release_pods(gang.tasks, job.placement, over if len(over) < gang.pods else None)
         _uncommit(state, job, gang.of_positions(stayed))
         if gone:
@@ -240,7 +247,15 @@ def _uncommit(state: CellState, job: Job, amounts: Amounts) -> None:
 
 
 def _job_changed(state: CellState, t: tr.JobStarting | tr.JobRunning) -> None:
+    job = state.jobs[t.job]
+    advance(job, t, state.now_ms)
+    if job.spec.checkpoint_ms:
+        state.potential.touch(t.job)  # its intervals begin
+
+
+def _checkpoint_reported(state: CellState, t: tr.CheckpointReported) -> None:
     advance(state.jobs[t.job], t, state.now_ms)
+    state.potential.touch(t.job)  # it would be a cheaper victim (rule P3)
 
 
 def _job_stopping(state: CellState, t: tr.JobStopping | tr.JobPreempted) -> None:
@@ -289,6 +304,9 @@ def _job_requeued(state: CellState, t: tr.JobRequeued) -> None:
     job = state.jobs[t.job]
     placement = job.placement
     advance(job, t, state.now_ms)
+    if job.spec.completion:
+        state.gangs.drop_rest(job.gang, job.asks)
+        job.asks = state.gangs.take_rest(job.gang, job.spec, job.phases)
     state.potential.goes(job)
     _leave_nodes(state, t.job, placement)
     if job.not_before_ms > state.now_ms:
@@ -319,7 +337,7 @@ def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCa
         del state.by_name[spec.namespace]
     queue = state.queues.by_id[job.queue]
     queue.jobs -= 1
-    counted = state.sums.of(job, job.gang.full)
+    counted = state.sums.of(job, job.wanted())
     counted.demanded -= 1
     counted.tally(state.accounts).ended(job.state)
     state.timers.finished.append(t.job)
@@ -327,6 +345,7 @@ def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCa
 
 def _job_forgotten(state: CellState, t: tr.JobForgotten) -> None:
     job = state.jobs.pop(t.job)
+    state.gangs.drop_rest(job.gang, job.asks)
     state.gangs.drop(job.gang)
     if state.timers.finished and state.timers.finished[0] == t.job:
         state.timers.finished.popleft()
@@ -360,6 +379,7 @@ _APPLY: Final[dict[type[tr.Transition], Callable[[CellState, Any], None]]] = {
     tr.JobGrown: _job_grown,
     tr.JobShrunk: _job_shrunk,
     tr.PodsChanged: _pods_changed,
+    tr.CheckpointReported: _checkpoint_reported,
     tr.JobStarting: _job_changed,
     tr.JobRunning: _job_changed,
     tr.JobStopping: _job_stopping,

@@ -7,8 +7,9 @@ A removed node keeps its index; jobs with pods there are noted in `state.vanishe
 from __future__ import annotations
 
 from muster.core import transitions as tr
-from muster.core.jobs import Job, live_positions
+from muster.core.jobs import Job
 from muster.core.state import CellState, Cluster
+from muster.core.whereabouts import live_positions
 
 
 def _cluster(state: CellState, name: str) -> Cluster:

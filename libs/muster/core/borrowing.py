@@ -18,7 +18,7 @@ from muster.core.model import Amounts
 from muster.core.node_arrays import BoolArray, Int64Array
 from muster.core.resources import PODS
 from muster.core.state import CellState
-from muster.core.victim_table import FIXED, LEAF, SINCE, table_of
+from muster.core.victim_table import FIXED, LEAF, table_of, unsaved
 
 NAMED_MAX: Final = 20  # jobs that are named, of each leaf
 
@@ -30,7 +30,7 @@ class Newly(Struct, frozen=True):
     jobs: int
     first: tuple[str, ...]
     usage: Amounts
-    work: Amounts  # done so far, resource-milliseconds; in floating point, for people
+    work: Amounts  # that would be lost, resource-milliseconds; in floating point, for people
 
 
 class Borrowing:
@@ -69,7 +69,7 @@ class Borrowing:
             places = chosen[leaves == number]
             lines = self._order[places]
             held = self._table.total[lines]
-            ran_ms = np.maximum(self._state.now_ms - self._table.facts[lines, SINCE], 0)
+            ran_ms = unsaved(self._table.facts[lines], self._state.now_ms)
             yield Newly(
                 leaf=self._table.leaves[number],
                 jobs=len(lines),

@@ -18,6 +18,7 @@ from typing import Final
 
 from muster.core import resources
 from muster.core import transitions as tr
+from muster.core.arrays import around
 from muster.core.draft import Draft
 from muster.core.due import timer_is_spent
 from muster.core.growth import Growth
@@ -67,7 +68,7 @@ def _heads(draft: Draft, *, full: bool) -> Iterator[Head]:
         if job is None or entry[1] not in (Due.BACKOFF_OVER, Due.REQUEST_AGAIN) or timer_is_spent(state, entry):
             continue
         if job.state is JobState.QUEUED:
-            yield Head(draft.order_key(job), number, job, job.gang.minimum_map)
+            yield Head(draft.order_key(job), number, job, job.asks.minimum_map)
             number += 1
     for found in draft.fresh.classes.values():
         waiting = pending.classes.get(found.key)
@@ -87,7 +88,7 @@ def _next_in(draft: Draft, found: PendingClass, index: int, number: int) -> Head
         key = keys[at]
         job = draft.changed.get(key[2]) or draft.state.jobs.get(key[2])
         if job is not None and job.state is JobState.QUEUED and job.not_before_ms <= draft.now_ms:
-            return Head(key, number, job, job.gang.minimum_map, (found, at))
+            return Head(key, number, job, job.asks.minimum_map, (found, at))
     return None
 
 
@@ -112,6 +113,7 @@ class _Pass:
             if self._starts(entitled=False) and self.growth.run(self.room, entitled=False):
                 self.requests.ask()
                 self.draft.emit(tr.CyclePaused())
+                self.growth.requeue_idle()
                 return
         blocked = (*self.blocked, *self.growth.blocked)
         if blocked or self.worked or self.growth.worked:
@@ -172,7 +174,7 @@ class _Pass:
 
     def _place(self, job: Job, *, entitled: bool) -> tuple[GroupPlacement, ...] | None:
         """A placement of the minimum within the limits, charged to the overlay (rule F6)."""
-        draft, gang = self.draft, job.gang
+        draft, gang = self.draft, job.asks
         if not self.room.allows(job, gang.minimum_map, entitled=entitled):
             return None
         tasks, mask = gang.minimum_tasks or gang.tasks, cluster_mask(job)
@@ -191,7 +193,7 @@ class _Pass:
         jobs = self._equals(turns, head)
         if len(jobs) < RUN_MIN:
             return 0
-        queue, gang = draft.tree.by_id[head.job.queue], head.job.gang
+        queue, gang = draft.tree.by_id[head.job.queue], head.job.asks
         size = tr.estimated_bytes(tr.JobPlaced(head.job.id, 1, (GroupPlacement(0, ((0, 1),), ONE_POD_DEVICES),)))
         most = min(
             (TRANSACTION_BYTES_MAX - draft.bytes) // size,
@@ -219,7 +221,7 @@ class _Pass:
     def _equals(self, turns: Turns, head: Head) -> list[Job]:
         """The head and the jobs of its class that come before every other head, if they can go together."""
         first, source = head.job, head.source
-        if source is None or first.gang.pods != 1 or first.suspects or first.spec.id in self.seen:
+        if source is None or first.asks.pods != 1 or first.phases or first.suspects or first.spec.id in self.seen:
             return []
         found, index = source
         if found.key[4] or found.key[5] or found.key[6] or len(found.keys) - index < RUN_MIN:
@@ -234,20 +236,22 @@ class _Pass:
             job = self.draft.job(key[2])
             if job is None or job.state is not JobState.QUEUED or job.not_before_ms > self.draft.now_ms:
                 break
-            if key[2] in self.draft.holds or key[2] in self.seen:
+            if key[2] in self.draft.holds or key[2] in self.seen or job.phases:
                 break
             jobs.append(job)
         return jobs
 
     def _commit(self, job: Job, placement: tuple[GroupPlacement, ...]) -> bool:
         """Write it, if the transaction still takes it."""
-        draft, gang = self.draft, job.gang
+        draft, gang = self.draft, job.asks
+        if job.phases:
+            placement = around(job.gang.tasks, job.phases, placement)
         transition = tr.JobPlaced(job.spec.id, job.epoch + 1, placement)
         size = tr.estimated_bytes(transition)
         if not draft.fits(size):
             return False
         draft.spend(gang.pods // PODS_PER_WORK_UNIT)
         draft.placed(job, transition, size, gang.minimum)
-        if gang.minimum_tasks is not None:
+        if job.gang.minimum_tasks is not None:
             self.growth.add(job.spec.id)
         return True

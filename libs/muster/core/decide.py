@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from muster.core import commands, facts, pods, queue_changes, queue_rules, submission
+from muster.core import checkpoints, commands, facts, pods, queue_changes, queue_rules, submission
 from muster.core import transitions as tr
 from muster.core.cycle import run_cycle
 from muster.core.draft import Draft
@@ -149,6 +149,7 @@ Handler = Callable[[Draft, InboxPosition, Any], None]
 _HANDLERS: Final[dict[type, Handler]] = {
     commands.SubmitJob: submission.submit,
     commands.CancelJob: lambda draft, _, item: submission.cancel(draft, item),
+    commands.ReportCheckpoint: lambda draft, _, item: checkpoints.report_checkpoint(draft, item),
     commands.UpsertQueue: lambda draft, _, item: queue_rules.upsert(draft, item),
     commands.DeleteQueue: lambda draft, _, item: queue_rules.delete(draft, item),
     commands.ChangeQueues: lambda draft, _, item: queue_changes.change_queues(draft, item),

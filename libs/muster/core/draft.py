@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from muster.core import commands
+from muster.core import arrays, commands
 from muster.core import transitions as tr
 from muster.core.apply import STRUCTURAL
 from muster.core.commands import Entitlement
@@ -22,7 +22,7 @@ from muster.core.errors import Rejected
 from muster.core.gangs import Gang, GangShape, shape_key
 from muster.core.jobs import OVER, Job, advance, is_over
 from muster.core.limits import MESSAGE_CHARS_MAX, SUBJECT_CHARS_MAX, TRANSACTION_BYTES_MAX
-from muster.core.model import Amounts, GroupPlacement, InboxPosition, PodChange, TaskGroup
+from muster.core.model import Amounts, GroupPlacement, InboxPosition, JobSpec, PodChange, TaskGroup
 from muster.core.order import ClassKey, OrderKey, PendingIndex, class_key, order_key
 from muster.core.overlay import Overlay
 from muster.core.potential import staying
@@ -37,6 +37,7 @@ _SMALL: Final[dict[type[tr.Transition], int]] = {  # upper bounds for kinds that
     tr.JobStarting: 64,
     tr.JobRunning: 64,
     tr.JobSucceeded: 64,
+    tr.CheckpointReported: 80,
     tr.JobForgotten: 64,
     tr.JobRequeued: 128,
     tr.JobPreempted: 128,
@@ -201,6 +202,7 @@ class Draft:
 
     def requeued(self, job: Job) -> None:
         """The job waits again; if it has no backoff, the cycle of this transaction looks at it."""
+        job.asks = self.asks(job.gang, job.spec, job.phases)
         if job.not_before_ms <= self.now_ms:
             self.fresh.add(self.class_key(job), self.order_key(job))
 
@@ -258,6 +260,11 @@ class Draft:
             shape = self._shapes[key] = GangShape(key)
         gang = self._gangs[tasks] = Gang(tasks, shape)
         return gang
+
+    def asks(self, gang: Gang, spec: JobSpec, phases: bytes | bytearray = b"") -> Gang:
+        """What a queued job asks for (`Job.asks`)."""
+        tasks = arrays.rest(spec, phases) if spec.completion else spec.tasks
+        return gang if tasks is spec.tasks else self.gang(tasks) or self.new_gang(tasks)
 
     def never_fits(self, gang: Gang, cluster: str) -> str | None:
         """Why such a gang could not run on what the clusters have, even if nothing else ran (rule Q2)."""

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from muster.core import transitions as tr
 from muster.core.backoff import backoff_ms
 from muster.core.draft import Draft
-from muster.core.jobs import RUNNING_STATES, Job, is_over, node_of
+from muster.core.jobs import RUNNING_STATES, Job, is_over
 from muster.core.model import Reason
+from muster.core.whereabouts import node_of
 
 SUSPICIOUS = (Reason.PLACEMENT_REJECTED, Reason.START_TIMEOUT)  # it is the node's fault
 
@@ -26,6 +27,8 @@ def can_do_without(job: Job, positions: Sequence[int]) -> bool:
         if not is_over(job.phases[position]):  # those that are over are not counted any more
             group = job.gang.group_of(position)
             lost[group] = lost.get(group, 0) + 1
+    if job.spec.completion and job.live_pods() <= sum(lost.values()):
+        return False  # what has succeeded counts, but something has to go on
     return all(job.spare_count(group) >= lost.get(group, 0) for group in range(len(job.gang.tasks)))
 
 

@@ -16,11 +16,12 @@ from msgspec import Struct
 from muster.core import layout, resources
 from muster.core.draft import Draft
 from muster.core.errors import Code, Rejected
-from muster.core.jobs import Job
-from muster.core.model import Amounts, JobState, Reason
+from muster.core.jobs import RUNNING_STATES, Job, is_over
+from muster.core.lost_work import unsaved_ms, work_since_ms
+from muster.core.model import Amounts, JobState, PodPhase, Reason
 from muster.core.order import protected
 from muster.core.overlay import Overlay
-from muster.core.potential import entitled
+from muster.core.potential import entitled, staying
 from muster.core.preemption import cluster_mask
 from muster.core.queues import Queue
 from muster.core.room import Room
@@ -39,6 +40,7 @@ RULE_OF: Final[dict[str, str]] = {
     Reason.START_TIMEOUT: "L3",
     Reason.POD_GONE: "L2",
     Reason.QUEUE_DRAINED: "Q1",
+    Reason.WAITS_FOR_ROOM: "G1",
 }
 _KIND_OF: Final = {  # of shortfall causes, as the API calls them
     "too small": "capacity",
@@ -129,6 +131,7 @@ def _explanation(
 ) -> Explanation:
     queued = job.state is JobState.QUEUED
     position, pending, ahead = _order(state, job) if queued else (0, 0, ())
+    tasks = job.asks.tasks if queued else job.spec.tasks  # what is left of an array job
     return Explanation(
         job=job.id,
         state=str(job.state),
@@ -139,7 +142,7 @@ def _explanation(
         pending=pending,
         expected_start_ms=0,
         expected_start_unknown=UNKNOWN_START if queued else "",
-        needs=tuple(Need(t.name, t.replicas, t.min_replicas, t.requests) for t in job.spec.tasks),
+        needs=tuple(Need(t.name, t.replicas, t.min_replicas, t.requests) for t in tasks),
         shares=_shares(state, job),
         blockers=blockers,
         unblocked_by=unblocked_by,
@@ -154,16 +157,30 @@ def _explanation(
 def _story(job: Job, now_ms: int) -> str:
     message = f" ({job.message})" if job.message else ""
     if job.charged:
-        placed = sum(layout.pods_placed(group) for group in job.placement)
-        nodes = len({node for group in job.placement for node, _ in group.runs})
+        runs = [(node, count) for group in job.placement for node, count in group.runs]
+        if job.spec.completion:  # where indices that are done were is of no interest
+            live = [position for position, phase in enumerate(job.phases) if not is_over(phase)]
+            runs = [(node, count) for _, node, count, _ in layout.select(job.gang.tasks, job.placement, live)]
+        placed, nodes = sum(count for _, count in runs), len({node for node, _ in runs})
         where = f"{placed} pods on {nodes} nodes"
         if job.state is JobState.STOPPING:
             return f"Stopping, then {job.next_state}: {job.reason}{message}; {where} until its pods are gone"
         since_ms = job.started_ms or job.placed_ms
-        return f"{job.state} for {_seconds(now_ms - since_ms)}: {where}, epoch {job.epoch}"
+        return f"{job.state} for {_seconds(now_ms - since_ms)}: {where}, epoch {job.epoch}{progress(job, now_ms)}"
     if not job.live:
         return f"{job.state} {_seconds(now_ms - job.finished_ms)} ago: {job.reason}{message}"
     return f"{job.state}: {job.reason}{message}"
+
+
+def progress(job: Job, now_ms: int) -> str:
+    """What is done and safe of a job: indices that have succeeded (rule G1), work that nobody can destroy (rule P3)."""
+    told = ""
+    if job.spec.completion:
+        told += f"; {job.phases.count(PodPhase.SUCCEEDED)} of {job.gang.pods} indices have succeeded"
+    if job.state in RUNNING_STATES and job.started_ms and (job.saved_ms or job.spec.checkpoint_ms):
+        since_ms = work_since_ms(job, staying(job))
+        told += f"; its work is safe but for the last {_seconds(unsaved_ms(job, since_ms, now_ms))}"
+    return told
 
 
 def _seconds(duration_ms: int) -> str:
@@ -191,6 +208,7 @@ def _queued(state: CellState, job: Job, now_ms: int) -> Explanation:
         summary = f"Queued for {waited}: {blockers[0].message}"
     else:
         summary = f"Queued for {waited}: it fits now and is placed in the next cycle"
+    summary += progress(job, now_ms)
     return _explanation(
         state,
         job,
@@ -219,7 +237,7 @@ def _backoff(job: Job, now_ms: int, blockers: list[Blocker]) -> None:
 
 def _shares_of_others(job: Job, queue: Queue, room: Room, blockers: list[Blocker], unblocked: list[str]) -> None:
     """What allowances, protection and lenders keep it from, beside the limits of its path (rules Q1, P4, F6)."""
-    need = job.gang.minimum_map
+    need = job.asks.minimum_map
     for above, over in room.over_allowance(job, need):
         blockers.append(
             Blocker(
@@ -252,7 +270,7 @@ def _shares_of_others(job: Job, queue: Queue, room: Room, blockers: list[Blocker
 
 def _limits(job: Job, queue: Queue, room: Room, blockers: list[Blocker], unblocked: list[str]) -> None:
     """Rule F6: every limit on the path that the job's minimum would exceed, with what holds keep counted as used."""
-    need = job.gang.minimum_map
+    need = job.asks.minimum_map
     for above, limit in queue.limits:
         held = room.held.get(above.id, {})
         for resource, most in limit:
@@ -280,7 +298,7 @@ def _limits(job: Job, queue: Queue, room: Room, blockers: list[Blocker], unblock
 
 def _places(state: CellState, job: Job, overlay: Overlay, blockers: list[Blocker], unblocked: list[str]) -> None:
     """What keeps the gang off the nodes, and whether it is only what is held for others (rule P5)."""
-    tasks, mask = job.gang.minimum_tasks or job.gang.tasks, cluster_mask(job)
+    tasks, mask = job.asks.minimum_tasks or job.asks.tasks, cluster_mask(job)
     if overlay.place_gang(tasks, cluster_mask=mask) is not None:
         return
     if len(state.holds) > (job.id in state.holds) and Overlay(state.nodes).place_gang(tasks, cluster_mask=mask):
@@ -357,7 +375,7 @@ def _shares(state: CellState, job: Job) -> tuple[QueueShare, ...]:
     """The queues on the path. A job that is charged already is in the usage."""
     if job.queue not in state.queues:
         return ()
-    add = {} if job.charged or not job.live else job.gang.minimum_map
+    add = {} if job.charged or not job.live else job.asks.minimum_map
     shares = []
     for queue in state.queues.get(job.queue).chain:
         limit = dict(queue.spec.limit)

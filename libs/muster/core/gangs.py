@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from muster.core import layout, resources
+from muster.core import arrays, layout, resources
 from muster.core import transitions as tr
-from muster.core.model import Amounts, GroupPlacement, TaskGroup
+from muster.core.model import Amounts, GroupPlacement, JobSpec, TaskGroup
 
 
 class GangShape:
@@ -136,6 +136,16 @@ class GangTable:
         shape.refs += 1
         gang = self._gangs[tasks] = Gang(tasks, shape)
         return gang
+
+    def take_rest(self, gang: Gang, spec: JobSpec, phases: bytes | bytearray = b"") -> Gang:
+        """What a queued job asks for (`Job.asks`): its gang, or what is left of an array job, which it has then."""
+        tasks = arrays.rest(spec, phases) if spec.completion else spec.tasks
+        return gang if tasks is spec.tasks else self.take(tasks)
+
+    def drop_rest(self, gang: Gang, asks: Gang) -> None:
+        """It asks for something else from now on, or for nothing."""
+        if asks is not gang:
+            self.drop(asks)
 
     def again(self, gang: Gang) -> None:
         """One more job has a gang that is in the table."""

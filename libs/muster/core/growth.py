@@ -2,7 +2,9 @@
 
 Replicas come one at a time, in the order of `turns`, so two elastic jobs grow in step with their shares; what a job
 gets in one part of a pass is written as one `JobGrown`. A job grows while nothing of it has succeeded: one whose pods
-begin to end is ending. New replicas go to the cluster of the gang; nodes that the job avoids come last.
+begin to end is ending; an array job until every index is done, `max_parallel` at once. New replicas go to the cluster
+of the gang; nodes that the job avoids come last. An array job of which nothing is left on the nodes, and that does not
+grow, goes back to the queue (`requeue_idle`).
 """
 
 from __future__ import annotations
@@ -13,8 +15,9 @@ from muster.core import transitions as tr
 from muster.core.draft import Draft
 from muster.core.due import timer_is_spent
 from muster.core.gangs import GangShape
-from muster.core.jobs import Job, may_grow
+from muster.core.jobs import RUNNING_STATES, Job, may_grow
 from muster.core.model import GroupPlacement
+from muster.core.pods import requeue_idle
 from muster.core.room import Room
 from muster.core.timers import Due
 from muster.core.turns import Head, Turns
@@ -93,6 +96,9 @@ class Growth:
     def _next_group(self, job: Job) -> int | None:
         """The first group with a vacant position that may still fit."""
         added = self._added.get(job.spec.id, {})
+        most = job.spec.max_parallel
+        if most and job.live_pods() + sum(map(len, added.values())) >= most:
+            return None
         for group in range(len(job.gang.tasks)):
             if (job.spec.id, group) not in self._full and job.vacant_in(group) > len(added.get(group, ())):
                 return group
@@ -103,7 +109,8 @@ class Growth:
         draft, gang = self._draft, job.gang
         if not room.allows(job, dict(gang.per_pod[group]), entitled=entitled, starts=False):
             return False
-        cluster = draft.state.nodes.spec(job.placement[0].runs[0][0]).cluster
+        node = next(node for of in job.placement for node, _ in of.runs)
+        cluster = draft.state.nodes.spec(node).cluster
         tried = (gang.shape, group, cluster, job.suspects)
         if tried in self._nowhere:
             return False
@@ -119,6 +126,13 @@ class Growth:
         draft.charge(job, gang.per_pod[group])
         draft.bytes += REPLICA_BYTES
         return True
+
+    def requeue_idle(self) -> None:
+        """Those of which nothing runs wait like any other job. At the end of a pass: the next one looks at them."""
+        for job_id in sorted(self._jobs):
+            job = self._draft.job(job_id)
+            if job is not None and job.spec.completion and job.state in RUNNING_STATES and not job.live_pods():
+                requeue_idle(self._draft, job)
 
     def _write(self) -> None:
         """One transition a job for everything it got. Its bytes were counted on the way."""

@@ -13,7 +13,7 @@ from muster.core import transitions as tr
 from muster.core.draft import Draft
 from muster.core.due import start_is_spent, timer_is_spent
 from muster.core.elastic import can_do_without, shrink, suspects_of
-from muster.core.jobs import GONE, RUNNING_STATES, Job, late_positions, live_positions
+from muster.core.jobs import GONE, RUNNING_STATES, Job, late_positions
 from muster.core.limits import (
     FINISHED_JOBS_MAX,
     FINISHED_TTL_MS,
@@ -25,6 +25,7 @@ from muster.core.model import JobState, PodChange, Reason
 from muster.core.pods import finish_stopping, requeue, settle
 from muster.core.state import CellState
 from muster.core.timers import Due
+from muster.core.whereabouts import live_positions
 
 STEPS_MAX: Final = 512  # per transaction
 

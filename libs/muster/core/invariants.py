@@ -13,9 +13,9 @@ from muster.core import layout, resources
 from muster.core.errors import InvariantBroken
 from muster.core.invariants_potential import check_usage
 from muster.core.invariants_queues import check_counts
-from muster.core.jobs import GONE, Job, may_grow
+from muster.core.jobs import GONE, SUCCEEDED, Job, may_grow
 from muster.core.lifecycle import CHARGED, TERMINAL
-from muster.core.model import JobState
+from muster.core.model import EVERY_INDEX, JobState
 from muster.core.resources import DEVICE_MILLIS, PODS
 from muster.core.state import CellState
 from muster.core.timers import Due
@@ -79,14 +79,19 @@ def _check_job(job: Job) -> None:
     if not charged:
         if job.exits:
             _fail(f"I2: job {job.id} has exit codes without a placement")
+        if job.phases and job.state not in TERMINAL and set(job.phases) != {SUCCEEDED, GONE}:
+            _fail(f"G1: job {job.id} is {job.state} with phases {bytes(job.phases)!r}")
         return
     placed = {group.group: sum(count for _, count in group.runs) for group in job.placement}
+    done = {group.group: sum(count for _, count in group.skipped) for group in job.placement}
+    if any(done.values()) and job.spec.completion != EVERY_INDEX:
+        _fail(f"G1: job {job.id} passes over {done} and is no array job")
     for number, task in enumerate(job.spec.tasks):
-        if not task.min_replicas <= placed.get(number, 0) <= task.replicas:
+        if not task.min_replicas <= placed.get(number, 0) + done.get(number, 0) <= task.replicas:
             _fail(f"I2: job {job.id} has {placed.get(number, 0)} pods of {task.name}")
     if len(job.phases) != sum(task.replicas for task in job.spec.tasks):
         _fail(f"I2: job {job.id} has {len(job.phases)} phases")
-    out = sum(task.replicas for task in job.spec.tasks) - sum(placed.values())
+    out = sum(task.replicas for task in job.spec.tasks) - sum(placed.values()) - sum(done.values())
     if out > job.unplaced or list(job.phases).count(GONE) < job.unplaced:
         _fail(f"I2: job {job.id} leaves out {out}, not {job.unplaced}")
     if list(job.leaving) != sorted({*job.leaving}) or any(job.phases[position] in OVER for position in job.leaving):
@@ -95,7 +100,10 @@ def _check_job(job: Job) -> None:
         _check_members(job)
     if any(job.phases[position] != 4 for position, _ in job.exits):
         _fail(f"I2: job {job.id} has exit codes of pods that have not failed: {job.exits}")
-    if all(phase in OVER for phase in _placed_phases(job)):
+    if job.spec.completion == EVERY_INDEX:
+        _check_array(job)
+    idle = job.spec.completion and job.state is not JobState.STOPPING and job.unplaced
+    if all(phase in OVER for phase in _placed_phases(job)) and not idle:
         _fail(f"I4: job {job.id} is {job.state} although nothing of it runs")
 
 
@@ -110,6 +118,21 @@ def _check_members(job: Job) -> None:
         if len(there) < task.min_replicas:
             _fail(f"I2: job {job.id} is {job.state} with {len(there)} of {task.name}")
         first += task.replicas
+
+
+def _check_array(job: Job) -> None:
+    """G1: what had succeeded before has no pod, and not more run than may at once."""
+    there = {pod.position for pod in layout.each_pod(job.spec.tasks, job.placement)}
+    first = 0
+    for number, task in enumerate(job.spec.tasks):
+        skipped = next((group.skipped for group in job.placement if group.group == number), ())
+        for replica in (r for start, count in skipped for r in range(start, start + count)):
+            if first + replica in there or job.phases[first + replica] != SUCCEEDED:
+                _fail(f"G1: index {replica} of {task.name} of job {job.id} is run again")
+        first += task.replicas
+    live = sum(phase not in OVER for phase in job.phases)
+    if job.spec.max_parallel and live > job.spec.max_parallel:
+        _fail(f"G1: {live} indices of job {job.id} run at once, at most {job.spec.max_parallel} may")
 
 
 def _placed_phases(job: Job) -> list[int]:
@@ -206,7 +229,7 @@ def _held(state: CellState) -> dict[str, Counter[str]]:
         job = state.jobs[hold.job]
         for group in hold.placement:
             pods = sum(count for _, count in group.runs)
-            for above in _path(state, job.queue):
+            for above in _path(state, job.queue) if pods else ():
                 held[above][PODS] += pods
                 for resource, amount in job.spec.tasks[group.group].requests:
                     held[above][resource] += amount * pods
@@ -275,9 +298,10 @@ def _check_finished(state: CellState) -> None:
 def _check_gangs(state: CellState) -> None:
     references, shapes = state.gangs.counts()
     want = Counter(job.spec.tasks for job in state.jobs.values())
+    want += Counter(job.asks.tasks for job in state.jobs.values() if job.asks is not job.gang)
     if references != dict(want) or any(job.gang.tasks is not job.spec.tasks for job in state.jobs.values()):
         _fail("gangs are counted wrongly")
-    if shapes != len({id(job.gang.shape) for job in state.jobs.values()}):
+    if shapes != len({id(gang.shape) for job in state.jobs.values() for gang in (job.gang, job.asks)}):
         _fail("shapes are counted wrongly")
 
 

@@ -5,10 +5,33 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 
 from muster.core.errors import InvariantBroken
+from muster.core.jobs import Job
 from muster.core.lifecycle import CHARGED, TERMINAL
+from muster.core.model import EVERY_INDEX
 from muster.core.state import CellState
 
+SUCCEEDED = 3
 OVER = (3, 4, 5)  # SUCCEEDED, FAILED, GONE
+
+
+def _wanted(job: Job) -> list[int]:
+    """Pods by group; an array job wants those that have not succeeded, at most so many at once, minima first (F1)."""
+    if job.spec.completion != EVERY_INDEX:
+        return [task.replicas for task in job.spec.tasks]
+    phases, first, left, short = list(job.phases), 0, [], []
+    for task in job.spec.tasks:
+        done = phases[first : first + task.replicas].count(SUCCEEDED)
+        first += task.replicas
+        left.append(task.replicas - done)
+        short.append(task.min_replicas - done)
+    wanted = [0] * len(left)
+    for only_minimum in (True, False):
+        for number, count in enumerate(left):
+            while wanted[number] < count and (wanted[number] < short[number] or not only_minimum):
+                if job.spec.max_parallel and sum(wanted) == job.spec.max_parallel:
+                    return wanted
+                wanted[number] += 1
+    return wanted
 
 
 def check_counts(state: CellState) -> None:
@@ -20,12 +43,13 @@ def check_counts(state: CellState) -> None:
         if job.state in TERMINAL:
             continue
         first = 0
+        wanted = _wanted(job)
         used: Counter[str] = Counter()
         whole: Counter[str] = Counter()
-        for task in job.spec.tasks:
+        for number, task in enumerate(job.spec.tasks):
             one = {**dict(task.requests), "pods": 1 + dict(task.requests).get("pods", 0)}
             for resource, amount in one.items():
-                whole[resource] += amount * task.replicas
+                whole[resource] += amount * wanted[number]
             if job.state in CHARGED:
                 live = sum(job.phases[first + replica] not in OVER for replica in range(task.replicas))
                 used.update({resource: amount * live for resource, amount in one.items()})
@@ -44,7 +68,7 @@ def check_counts(state: CellState) -> None:
     for queue in state.queues.subtree():
         if queue.asked != {resource: amount for resource, amount in asked[queue.id].items() if amount}:
             raise InvariantBroken(f"F1: queue {queue.path} asks for {queue.asked}, not {dict(asked[queue.id])}")
-        if queue.flows != {kind: dict(+amounts) for kind, amounts in flows[queue.id].items()}:
+        if queue.flows != {kind: dict(+amounts) for kind, amounts in flows[queue.id].items() if kind}:
             raise InvariantBroken(f"F3: queue {queue.path} has flows {queue.flows}")
         if queue.members is None:
             continue

@@ -6,23 +6,24 @@ decided before. The table of `lifecycle` is asked first, always (rule L1).
 
 A pod that has reached SUCCEEDED, FAILED or GONE stays what it is: a finished pod that is cleaned away later has still
 succeeded. Positions that the placement leaves out (elastic replicas above the minimum) are GONE from the start, and
-become GONE again when the job is shrunk; in a job that is not stopping, GONE means vacant.
+become GONE again when the job is shrunk; in a job that is not stopping, GONE means vacant. An index of an array job
+that has succeeded stays so over all epochs, also while the job is queued (`arrays`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
-from muster.core import layout, lifecycle
+from muster.core import arrays, layout, lifecycle
 from muster.core import transitions as tr
+from muster.core.attempts import Attempt, ends
 from muster.core.gangs import Gang
 from muster.core.limits import ATTEMPT_PODS_KEPT_MAX, ATTEMPTS_KEPT_MAX, SUSPECTS_MAX
-from muster.core.model import GroupPlacement, InboxPosition, JobSpec, JobState, PodPhase, Reason
+from muster.core.model import Amounts, GroupPlacement, InboxPosition, JobSpec, JobState, PodPhase, Reason
 
 SUCCEEDED: Final = int(PodPhase.SUCCEEDED)  # as plain integers: a bytearray counts those ten times faster
 FAILED: Final = int(PodPhase.FAILED)
@@ -30,28 +31,6 @@ GONE: Final = int(PodPhase.GONE)
 RUNNING: Final = int(PodPhase.RUNNING)
 OVER: Final = SUCCEEDED  # from here on a pod has stopped for good
 RUNNING_STATES: Final = frozenset({JobState.PLACED, JobState.STARTING, JobState.RUNNING})  # charged, not stopping
-
-
-class PodEnd(Struct, array_like=True, frozen=True, gc=False):
-    """How one pod of a placement that is over ended. The exit code is that of a pod that failed."""
-
-    position: int
-    phase: int
-    exit_code: int = 0
-
-
-class Attempt(Struct, array_like=True, frozen=True, gc=False):
-    """A placement that is over: where the gang was, how long, and how it ended."""
-
-    epoch: int
-    placed_ms: int
-    started_ms: int  # 0: it never ran
-    ended_ms: int
-    reason: str
-    message: str = ""
-    exit_code: int = 0
-    placement: tuple[GroupPlacement, ...] = ()
-    pods: tuple[PodEnd, ...] = ()  # those that failed first, then by position, the first so many; none: all succeeded
 
 
 class Job(Struct, gc=False):
@@ -62,12 +41,14 @@ class Job(Struct, gc=False):
     submit_position: InboxPosition
     submit_ms: int
     gang: Gang
+    asks: Gang  # what it needs to start and may have at most: its gang, or what is left of an array job when queued
     state: JobState = JobState.QUEUED
     reason: str = Reason.SUBMITTED
     message: str = ""
     epoch: int = 0
     placement: tuple[GroupPlacement, ...] = ()
-    phases: bytearray = msgspec.field(default_factory=bytearray)  # a PodPhase for each position; empty while Queued
+    # A PodPhase for each position; empty while Queued, except of an array job that has succeeded in part.
+    phases: bytearray = msgspec.field(default_factory=bytearray)
     unplaced: int = 0  # positions of the current placement that are left out
     not_before_ms: int = 0
     placed_ms: int = 0
@@ -87,6 +68,8 @@ class Job(Struct, gc=False):
     exits: tuple[
         tuple[int, int], ...
     ] = ()  # (position, exit code) of pods of the placement that failed, the first ones
+    began: dict[int, int] = msgspec.field(default_factory=dict)  # of an array job: position -> when its pod ran
+    saved_ms: int = 0  # its work up to then is safe: the last checkpoint that it has reported in this epoch (rule P3)
 
     @property
     def id(self) -> str:
@@ -106,6 +89,7 @@ class Job(Struct, gc=False):
         twin = msgspec.structs.replace(self)
         twin.phases = bytearray(self.phases)
         twin.regrown = dict(self.regrown)
+        twin.began = dict(self.began)
         return twin
 
     def attempt_of(self, position: int) -> int:
@@ -152,11 +136,29 @@ class Job(Struct, gc=False):
         return phases.count(SUCCEEDED) + phases.count(FAILED) + phases.count(GONE) == len(phases)
 
     def all_succeeded(self) -> bool:
-        return self.phases.count(SUCCEEDED) == len(self.phases) - self.unplaced
+        """Everything that is placed; of an array job every index (rule G1)."""
+        left_out = 0 if self.spec.completion else self.unplaced
+        return self.phases.count(SUCCEEDED) == len(self.phases) - left_out
+
+    def live_pods(self) -> int:
+        """How many pods are placed and not over."""
+        phases = self.phases
+        return len(phases) - phases.count(SUCCEEDED) - phases.count(FAILED) - phases.count(GONE)
+
+    def wanted(self) -> Amounts:
+        """What it asks for at its maximum (rule F1); of an array job what has not succeeded, as far as it may run at
+        once."""
+        if not self.spec.completion:
+            return self.gang.full
+        most, _ = arrays.counts(self.spec, self.phases)
+        return self.gang.of_counts(dict(enumerate(most)))
 
     def minimum_running(self) -> bool:
-        """Whether every group has its minimum running or already succeeded."""
+        """Whether every group has its minimum running or already succeeded, and something of this epoch has."""
         phases, firsts = self.phases, self.gang.firsts
+        fresh = not self.spec.completion or phases.count(RUNNING)
+        if not fresh and phases.count(SUCCEEDED) == arrays.skipped(self.placement):
+            return False
         for task, first in zip(self.gang.tasks, firsts, strict=True):
             end = first + task.replicas
             if phases.count(RUNNING, first, end) + phases.count(SUCCEEDED, first, end) < task.min_replicas:
@@ -165,13 +167,15 @@ class Job(Struct, gc=False):
 
 
 def may_grow(job: Job, now_ms: int) -> bool:
-    """Whether an elastic job could use more replicas (rule G1)."""
-    return (
-        job.unplaced > 0
-        and job.state in RUNNING_STATES
-        and job.grow_after_ms <= now_ms
-        and not job.phases.count(SUCCEEDED)
-    )
+    """Whether an elastic job could use more replicas (rule G1).
+
+    One whose pods begin to end is ending; an array job goes on, `max_parallel` at a time, until every index is done.
+    """
+    if job.unplaced <= 0 or job.state not in RUNNING_STATES or job.grow_after_ms > now_ms:
+        return False
+    if job.spec.completion:
+        return not job.spec.max_parallel or job.live_pods() < job.spec.max_parallel
+    return not job.phases.count(SUCCEEDED)
 
 
 def late_positions(job: Job) -> list[int]:
@@ -184,43 +188,12 @@ def is_over(phase: int) -> bool:
     return phase >= OVER
 
 
-def live_positions(job: Job, node: int) -> list[int]:
-    """Positions of the job's pods on `node` that are not over, ascending."""
-    return [
-        position
-        for first, count in runs_on(job, node)
-        for position in range(first, first + count)
-        if not is_over(job.phases[position])
-    ]
-
-
-def runs_on(job: Job, node: int) -> list[tuple[int, int]]:
-    """(first position, count) of the runs of the placement that lie on `node`."""
-    found = []
-    for group in job.placement:
-        position = job.gang.firsts[group.group]
-        for index, count in group.runs:
-            if index == node:
-                found.append((position, count))
-            position += count
-    return found
-
-
-def node_of(job: Job, position: int) -> int:
-    """The node index of a placed pod; -1 if the position is not placed."""
-    for group in job.placement:
-        first = job.gang.firsts[group.group]
-        for node, count in group.runs:
-            if first <= position < first + count:
-                return node
-            first += count
-    return -1
-
-
 def advance(job: Job, transition: tr.Transition, now_ms: int) -> None:
     """What `transition` does to `job`. Raises InvariantBroken if it is not possible in the job's state."""
     if isinstance(transition, tr.PodsChanged):
         _pods_changed(job, transition)
+        if job.spec.completion:
+            _indices_changed(job, transition, now_ms)
         return
     job.state = lifecycle.after(job.state, type(transition), job.spec.id)
     _EFFECTS[type(transition)](job, transition, now_ms)
@@ -236,13 +209,24 @@ def _pods_changed(job: Job, t: tr.PodsChanged) -> None:
             job.unplaced += change.phase == GONE
 
 
+def _indices_changed(job: Job, t: tr.PodsChanged, now_ms: int) -> None:
+    """When each index began: what an eviction would lose of it (rule P3)."""
+    for change in t.pods:
+        if change.phase == RUNNING:
+            job.began[change.pod] = now_ms
+        elif is_over(change.phase):
+            job.began.pop(change.pod, None)
+
+
 def _grown(job: Job, t: tr.JobGrown, now_ms: int) -> None:
     job.grown_ms = now_ms
-    before = {group.group: layout.pods_placed(group) for group in job.placement}
+    before = {group.group: group for group in job.placement}
     job.placement, positions = layout.grown(job.gang.tasks, job.placement, t.groups, job.vacant())
     for position in positions:
-        group = job.gang.group_of(position)
-        if position - job.gang.firsts[group] < before.get(group, 0):
+        number = job.gang.group_of(position)
+        group = before.get(number)
+        replica = position - job.gang.firsts[number]
+        if group is not None and layout.place_in_runs(group, replica) < layout.pods_placed(group):
             job.regrown[position] = job.attempt_of(position) + 1
         job.phases[position] = 0
     job.unplaced -= len(positions)
@@ -272,15 +256,24 @@ def _placed(job: Job, t: tr.JobPlaced, now_ms: int) -> None:
     job.reason = Reason.PLACED
     job.message = ""
     job.exit_code = 0
+    job.saved_ms = 0
     placed = sum([count for group in t.groups for _, count in group.runs])
     total = job.gang.pods
     job.unplaced = total - placed
-    if placed == total:
+    if job.phases:  # of an array job: what has succeeded stays so
+        job.unplaced -= job.phases.count(SUCCEEDED)
+        for position in layout.placed_positions(job.gang.tasks, t.groups):
+            job.phases[position] = 0
+    elif placed == total:
         job.phases = bytearray(total)
     else:
         job.phases = bytearray([GONE]) * total
         for position in layout.placed_positions(job.gang.tasks, t.groups):
             job.phases[position] = 0
+
+
+def _saved(job: Job, t: tr.CheckpointReported, _now_ms: int) -> None:
+    job.saved_ms = t.at_ms
 
 
 def _starting(_job: Job, _t: tr.JobStarting, _now_ms: int) -> None:
@@ -297,7 +290,7 @@ def _stopping(job: Job, t: tr.JobStopping, _now_ms: int) -> None:
     job.message = t.message
     job.not_before_ms = t.not_before_ms
     job.exit_code = t.exit_code
-    if t.next == JobState.QUEUED:
+    if t.next == JobState.QUEUED and t.reason != Reason.WAITS_FOR_ROOM:
         job.requeues += 1
     _avoid(job, t.suspects)
 
@@ -313,7 +306,7 @@ def _preempted(job: Job, t: tr.JobPreempted, _now_ms: int) -> None:
 
 def _requeued(job: Job, t: tr.JobRequeued, now_ms: int) -> None:
     _end_attempt(job, t.reason, now_ms)
-    job.phases = bytearray()
+    job.phases = arrays.vacated(job.phases) if job.spec.completion else bytearray()
     job.unplaced = 0
     job.reason = t.reason
     job.not_before_ms = t.not_before_ms
@@ -358,28 +351,16 @@ def _end_attempt(job: Job, reason: str, now_ms: int) -> None:
         message=job.message,
         exit_code=job.exit_code,
         placement=job.placement,
-        pods=_ends(job),
+        pods=ends(job.gang.tasks, job.placement, job.phases, job.exits),
     )
     job.attempts = (*job.attempts, attempt)[-ATTEMPTS_KEPT_MAX:]
     job.placement = ()
     job.exits = ()
     job.leaving = ()
     job.regrown = {}
+    job.began = {}
     job.grow_after_ms = job.grown_ms = 0
     job.victim = False
-
-
-def _ends(job: Job) -> tuple[PodEnd, ...]:
-    """How the pods of the placement ended: failures first, then the first ones, as many as are kept."""
-    phases = job.phases
-    if phases.count(SUCCEEDED) == len(phases):
-        return ()
-    exits = dict(job.exits)
-    placed = layout.placed_positions(job.gang.tasks, job.placement) if job.unplaced else range(len(phases))
-    failed = [position for position in placed if phases[position] == FAILED][:ATTEMPT_PODS_KEPT_MAX]
-    others = (position for position in placed if phases[position] != FAILED)
-    chosen = (*failed, *islice(others, ATTEMPT_PODS_KEPT_MAX - len(failed)))
-    return tuple(PodEnd(position, phases[position], exits.get(position, 0)) for position in chosen)
 
 
 _EFFECTS: Final[dict[type[tr.Transition], Callable[[Job, Any, int], None]]] = {
@@ -394,4 +375,5 @@ _EFFECTS: Final[dict[type[tr.Transition], Callable[[Job, Any, int], None]]] = {
     tr.JobSucceeded: _succeeded,
     tr.JobFailed: _failed,
     tr.JobCancelled: _cancelled,
+    tr.CheckpointReported: _saved,
 }

@@ -3,16 +3,20 @@
 A job's pods are numbered through: groups in order, replicas in order, whether placed or not, so a pod keeps its
 position when an elastic group grows. Within a group the positions that were ever placed in this epoch are the first
 ones, laid along the runs; a pod that has left keeps its place there until the position is used again (`grown`), and the
-job's phases say that it is gone. `apply`, the node table, explain and the binder read placements through this module;
-only the overlay writes them.
+job's phases say that it is gone. The runs pass over the indices of an array job that succeeded in an earlier epoch
+(`skipped`, `laid`). `apply`, the node table, explain and the binder read placements through this module; only the
+overlay writes them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from muster.core.model import GroupPlacement, TaskGroup
+
+NOWHERE: Final = -1  # in `laid`, instead of a node: replicas that are passed over
 
 
 class Pod(NamedTuple):
@@ -50,27 +54,61 @@ def devices_per_pod(group: GroupPlacement) -> int:
     return len(group.devices) // pods_placed(group)
 
 
+def laid(group: GroupPlacement) -> tuple[tuple[int, int], ...]:
+    """The runs with what they pass over between them, as (NOWHERE, count): replica after replica from the first on."""
+    if not group.skipped:
+        return group.runs
+    found: list[tuple[int, int]] = []
+    gaps = list(reversed(group.skipped))
+    replica = 0
+    for node, count in group.runs:
+        left = count
+        while left:
+            if gaps and gaps[-1][0] == replica:
+                gap = gaps.pop()[1]
+                found.append((NOWHERE, gap))
+                replica += gap
+                continue
+            part = min(left, gaps[-1][0] - replica) if gaps else left
+            found.append((node, part))
+            replica += part
+            left -= part
+    return tuple(found)
+
+
+def place_in_runs(group: GroupPlacement, replica: int) -> int:
+    """Which pod along the runs the replica is, counted from 0. The replica is not a skipped one."""
+    return replica - sum(count for first, count in group.skipped if first < replica)
+
+
 def each_pod(tasks: Sequence[TaskGroup], placement: Sequence[GroupPlacement]) -> Iterator[Pod]:
     """Every placed pod by ascending position (placements are stored in group order)."""
     firsts = first_positions(tasks)
     for group in placement:
         width = devices_per_pod(group)
-        index = 0
-        for node, count in group.runs:
+        index = pod = 0
+        for node, count in laid(group):
+            if node == NOWHERE:
+                index += count
+                continue
             for _ in range(count):
-                devices = group.devices[index * width : (index + 1) * width]
+                devices = group.devices[pod * width : (pod + 1) * width]
                 yield Pod(firsts[group.group] + index, group.group, index, node, devices)
                 index += 1
+                pod += 1
 
 
 def placed_positions(tasks: Sequence[TaskGroup], placement: Sequence[GroupPlacement]) -> list[int]:
     """Positions that are placed, ascending."""
     firsts = first_positions(tasks)
-    return [
-        position
-        for group in placement
-        for position in range(firsts[group.group], firsts[group.group] + pods_placed(group))
-    ]
+    found: list[int] = []
+    for group in placement:
+        start = firsts[group.group]
+        for node, count in laid(group):
+            if node != NOWHERE:
+                found.extend(range(start, start + count))
+            start += count
+    return found
 
 
 def select(
@@ -84,11 +122,15 @@ def select(
     at = 0
     for group in placement:
         width = devices_per_pod(group)
-        start = first = firsts[group.group]
-        for node, count in group.runs:
+        start = first = firsts[group.group]  # `first`: where position numbers and device bytes begin together
+        for node, count in laid(group):
             end = start + count
             while at < len(positions) and positions[at] < start:
                 at += 1
+            if node == NOWHERE:
+                start = end
+                first += count
+                continue
             begin = at
             while at < len(positions) and positions[at] < end:
                 at += 1
@@ -124,26 +166,31 @@ def grown(
     taken: list[int] = []
     for group in added:
         first = firsts[group.group]
-        free = [p for p in vacant if first <= p < first + tasks[group.group].replicas][: pods_placed(group)]
-        merged[group.group] = _merged(merged.get(group.group), group, [p - first for p in free])
+        begin = bisect_left(vacant, first)
+        free = vacant[begin : bisect_left(vacant, first + tasks[group.group].replicas, lo=begin)][: pods_placed(group)]
+        old = merged.get(group.group, GroupPlacement(group.group, ()))
+        merged[group.group] = _merged(old, group, [place_in_runs(old, p - first) for p in free])
         taken += free
     return tuple(merged[number] for number in sorted(merged)), sorted(taken)
 
 
-def _merged(old: GroupPlacement | None, new: GroupPlacement, replicas: Sequence[int]) -> GroupPlacement:
-    """`old` with the pods of `new` at these replicas."""
+def _merged(old: GroupPlacement, new: GroupPlacement, places: Sequence[int]) -> GroupPlacement:
+    """`old` with the pods of `new` at these places along the runs (ascending)."""
+    if places and places[0] == pods_placed(old):  # all of them come after what is there
+        last, rest = old.runs[-1:], new.runs
+        if last and last[0][0] == rest[0][0]:
+            last, rest = ((last[0][0], last[0][1] + rest[0][1]),), rest[1:]
+        return GroupPlacement(new.group, (*old.runs[:-1], *last, *rest), old.devices + new.devices, old.skipped)
     nodes: list[int] = []
     chunks: list[bytes] = []
-    for part, at in ((old, None), (new, replicas)):
-        if part is None:
-            continue
+    for part, at in ((old, None), (new, places)):
         width, index = devices_per_pod(part), 0
         for node, count in part.runs:
             for _ in range(count):
-                replica = index if at is None else at[index]
+                place = index if at is None else at[index]
                 chunk = part.devices[index * width : (index + 1) * width]
-                if replica < len(nodes):
-                    nodes[replica], chunks[replica] = node, chunk
+                if place < len(nodes):
+                    nodes[place], chunks[place] = node, chunk
                 else:
                     nodes.append(node)
                     chunks.append(chunk)
@@ -154,4 +201,4 @@ def _merged(old: GroupPlacement | None, new: GroupPlacement, replicas: Sequence[
             runs[-1] = (node, runs[-1][1] + 1)
         else:
             runs.append((node, 1))
-    return GroupPlacement(new.group, tuple(runs), b"".join(chunks))
+    return GroupPlacement(new.group, tuple(runs), b"".join(chunks), old.skipped)

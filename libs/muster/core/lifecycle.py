@@ -27,6 +27,7 @@ TABLE: Final[Mapping[S, Mapping[type[tr.Transition], S]]] = {
     S.PLACED: {
         tr.JobGrown: S.PLACED,
         tr.JobShrunk: S.PLACED,
+        tr.CheckpointReported: S.PLACED,
         tr.JobStarting: S.STARTING,
         tr.JobStopping: S.STOPPING,
         tr.JobPreempted: S.STOPPING,
@@ -35,6 +36,7 @@ TABLE: Final[Mapping[S, Mapping[type[tr.Transition], S]]] = {
     S.STARTING: {
         tr.JobGrown: S.STARTING,
         tr.JobShrunk: S.STARTING,
+        tr.CheckpointReported: S.STARTING,
         tr.JobRunning: S.RUNNING,
         tr.JobStopping: S.STOPPING,
         tr.JobPreempted: S.STOPPING,
@@ -43,6 +45,7 @@ TABLE: Final[Mapping[S, Mapping[type[tr.Transition], S]]] = {
     S.RUNNING: {
         tr.JobGrown: S.RUNNING,
         tr.JobShrunk: S.RUNNING,
+        tr.CheckpointReported: S.RUNNING,
         tr.JobStopping: S.STOPPING,
         tr.JobPreempted: S.STOPPING,
         tr.JobSucceeded: S.SUCCEEDED,

@@ -62,6 +62,7 @@ class Reason(StrEnum):
     POD_GONE = "PodDeletedByOthers"
     QUEUE_DRAINED = "QueueDrained"
     SHRUNK = "Shrunk"  # replicas beyond the minimum were taken away for another job (rule P2c)
+    WAITS_FOR_ROOM = "WaitsForRoom"  # of an array job nothing runs any more and the rest has no room yet (rule G1)
 
 
 class Toleration(Struct, array_like=True, frozen=True, gc=False):
@@ -101,6 +102,9 @@ class TaskGroup(Struct, array_like=True, frozen=True):
     template: bytes = b""  # the Kubernetes pod template as JSON; opaque to the core
 
 
+EVERY_INDEX = "EVERY_INDEX"  # JobSpec.completion of array jobs
+
+
 class JobOptions(Struct, array_like=True, frozen=True):
     """Parts of the API that are reserved: carried, but refused until their rule is built (`submission.UNBUILT`)."""
 
@@ -127,6 +131,9 @@ class JobSpec(Struct, array_like=True, frozen=True):
     preemptible: bool = True
     trace: str = ""  # W3C traceparent of the submission
     options: JobOptions | None = None
+    completion: str = ""  # rule G1: "" (ALL_PLACED) or EVERY_INDEX, which makes it an array job
+    max_parallel: int = 0  # of an array job: so many pods at once; 0: all
+    checkpoint_ms: int = 0  # rule P3: its work is safe at every multiple of this after it began; 0: never by itself
 
 
 class Allowance(Struct, array_like=True, frozen=True):
@@ -189,11 +196,15 @@ class GroupPlacement(Struct, array_like=True, frozen=True):
 
     `runs` are (node index, pod count). `devices` lists, pod after pod, the device indices each pod gets: k bytes a pod
     that asked for k whole devices, one byte for a share, nothing where the group asks for no device.
+
+    `skipped` are (first replica, count) that the runs pass over, ascending and apart: indices of an array job that had
+    succeeded before it was placed (rule G1).
     """
 
     group: int
     runs: tuple[tuple[int, int], ...]
     devices: bytes = b""
+    skipped: tuple[tuple[int, int], ...] = ()
 
 
 class PodChange(Struct, array_like=True, frozen=True, gc=False):

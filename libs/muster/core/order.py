@@ -37,7 +37,7 @@ def class_key(queue: Queue, job: Job, *, held: bool) -> ClassKey:
     spec = job.spec
     cluster = spec.cluster_selector[0][1] if spec.cluster_selector else ""
     member = member_of(spec) if queue.tracked else ""
-    return (job.queue, job.gang.shape, cluster, job.suspects, spec.id if held else "", member, protected(job))
+    return (job.queue, job.asks.shape, cluster, job.suspects, spec.id if held else "", member, protected(job))
 
 
 def member_of(spec: JobSpec) -> str:

@@ -48,8 +48,10 @@ def _pods_of(draft: Draft, job: Job, pods: list[commands.PodFact]) -> None:
         now = changes[pod.pod].phase if pod.pod in changes else job.phases[pod.pod]
         if pod.phase > now and not is_over(now):
             reason = pod.reason[:REASON_CHARS_MAX]
-            # A pod that was asked to leave has left, however it ended (rule G1).
-            phase = GONE if is_over(pod.phase) and pod.pod in job.leaving else pod.phase
+            # A pod that was asked to leave has left, however it ended; an index that succeeded has (rule G1).
+            left = is_over(pod.phase) and pod.pod in job.leaving
+            kept = pod.phase == SUCCEEDED and job.spec.completion
+            phase = GONE if left and not kept else pod.phase
             changes[pod.pod] = PodChange(pod.pod, phase, pod.attempt, pod.exit_code, reason)
     if changes:
         settle(draft, job, tuple(changes[position] for position in sorted(changes)), Reason.POD_GONE)
@@ -142,6 +144,19 @@ def requeue(draft: Draft, job: Job, reason: Reason, message: str, suspects: tupl
         ),
     )
     finish_stopping(draft, job)
+
+
+def requeue_idle(draft: Draft, job: Job) -> None:
+    """Nothing of an array job is left on the nodes and no index finds room: it waits in the queue like any other, as
+    old as it is, and may ask for what it is entitled to (rule P2)."""
+    stopping = tr.JobStopping(
+        job=job.id,
+        epoch=job.epoch,
+        next=JobState.QUEUED,
+        reason=Reason.WAITS_FOR_ROOM,
+        message="no index runs any more and there is no room for another one",
+    )
+    finish_stopping(draft, draft.change(job, stopping))
 
 
 def reject(draft: Draft, job: Job, positions: list[int], why: str) -> None:

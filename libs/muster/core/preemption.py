@@ -98,7 +98,7 @@ class Planner:
         outlook = Outlook(state.queues, state.entitled, state.nodes.capacity(), self._usage_of, state.now_ms)
         ranking = Ranking(state, job, outlook, self._taken)
         ahead = self._prospect(job)
-        tasks = job.gang.minimum_tasks or job.gang.tasks  # nobody leaves for an elastic part
+        tasks = job.asks.minimum_tasks or job.asks.tasks  # nobody leaves for an elastic part
         if place(ahead, outlook, job, (), tasks) is not None:
             return Answer(None, ROOM_COMES)
         reason = NO_VICTIMS
@@ -109,7 +109,7 @@ class Planner:
                 found = search.run(tasks, clusters)
                 if found is None:
                     break
-                reason = why_no_quota(ahead, outlook, job, found.takings, job.gang.minimum_map) or ""
+                reason = why_no_quota(ahead, outlook, job, found.takings, job.asks.minimum_map) or ""
                 if reason:
                     break
                 takings = prune(ahead, outlook, job, found.takings, tasks)
@@ -174,7 +174,7 @@ def place(
     ahead: Prospect, outlook: Outlook, job: Job, takings: Sequence[Taking], tasks: Sequence[TaskGroup]
 ) -> tuple[GroupPlacement, ...] | None:
     """Where the job goes when all this is taken, within its quota and on the nodes; None: nowhere."""
-    if why_no_quota(ahead, outlook, job, takings, job.gang.minimum_map) is not None:
+    if why_no_quota(ahead, outlook, job, takings, job.asks.minimum_map) is not None:
         return None
     mask = cluster_mask(job)
     overlay = ahead.overlay(takings)
@@ -189,13 +189,13 @@ def why_no_room(
 ) -> str | None:
     """Why the job could not go where the plan says (rule P6); None: it could."""
     counts = {group.group: layout.pods_placed(group) for group in placement}
-    for number, task in enumerate(job.gang.tasks):
+    for number, task in enumerate(job.asks.tasks):
         if not task.min_replicas <= counts.get(number, 0) <= task.replicas:
             return "the placement is not the job's gang"
     reason = why_no_quota(ahead, outlook, job, takings, dict(job.gang.of_groups(placement)))
     if reason is not None:
         return reason
-    if not ahead.overlay(takings).fits(job.gang.tasks, placement):
+    if not ahead.overlay(takings).fits(job.asks.tasks, placement):
         return "the job would not fit after the eviction"
     return None
 

@@ -82,7 +82,7 @@ class Outlook:
 
 def asked_for(job: Job) -> Mapping[str, int]:
     """What the job needs to start, without pod slots."""
-    return {resource: amount for resource, amount in job.gang.minimum if resource != PODS}
+    return {resource: amount for resource, amount in job.asks.minimum if resource != PODS}
 
 
 def ground(job: Job, queue: Queue, victim: Job) -> Ground:

@@ -31,7 +31,7 @@ def prune(
         for smaller in _smaller(taking):
             trial = [smaller if other is taking else other for other in left]
             without = [other for other in trial if other is not None]
-            if why_no_quota(ahead, outlook, job, without, job.gang.minimum_map) is not None:
+            if why_no_quota(ahead, outlook, job, without, job.asks.minimum_map) is not None:
                 continue
             if check.enough_without(taking, smaller, without):
                 left = without

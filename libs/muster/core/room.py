@@ -72,7 +72,7 @@ class Room:
         if not own:
             return False
         used = self._draft.usages.committed(queue)
-        minimum = job.gang.minimum
+        minimum = job.asks.minimum
         for resource, _ in minimum:
             if used.get(resource, 0) < own.get(resource, 0) and (resource != PODS or len(minimum) == 1):
                 return True
@@ -82,10 +82,10 @@ class Room:
         """How many such jobs in a row are entitled."""
         queue = self._draft.tree.by_id[job.queue]
         own, used = self.entitled_of(queue), self._draft.usages.committed(queue)
-        only_pods = len(job.gang.minimum) == 1
+        only_pods = len(job.asks.minimum) == 1
         return max(
             -(-(own.get(resource, 0) - used.get(resource, 0)) // amount)
-            for resource, amount in job.gang.minimum
+            for resource, amount in job.asks.minimum
             if resource != PODS or only_pods
         )
 

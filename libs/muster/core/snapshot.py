@@ -71,7 +71,7 @@ def dump(state: CellState) -> Iterator[AnyPart]:
             numbers[id(gang)] = len(numbers)
         yield GangsPart(SNAPSHOT_VERSION, tuple(gang.tasks for gang in gangs))
     for jobs in _chunks(state.jobs.values(), JOBS_PER_PART):
-        yield JobsPart(SNAPSHOT_VERSION, tuple(_record(job, numbers[id(job.gang)]) for job in jobs))
+        yield JobsPart(SNAPSHOT_VERSION, tuple(_record(job, numbers) for job in jobs))
     for ids in _chunks(state.forgotten_order, FORGOTTEN_PER_PART):
         yield ForgottenPart(SNAPSHOT_VERSION, tuple((job, state.forgotten[job]) for job in ids))
     timers, pending = state.timers, state.pending
@@ -132,10 +132,10 @@ def _representatives(classes: dict[ClassKey, PendingClass]) -> tuple[str, ...]:
     return tuple(sorted(found.first()[2] for found in classes.values()))
 
 
-def _record(job: Job, gang: int) -> JobRecord:
+def _record(job: Job, numbers: dict[int, int]) -> JobRecord:
     return JobRecord(
         spec=replace(job.spec, tasks=()),
-        gang=gang,
+        gang=numbers[id(job.gang)],
         queue=job.queue,
         submit_position=job.submit_position,
         submit_ms=job.submit_ms,
@@ -162,6 +162,9 @@ def _record(job: Job, gang: int) -> JobRecord:
         grow_after_ms=job.grow_after_ms,
         grown_ms=job.grown_ms,
         exits=job.exits,
+        asks=-1 if job.asks is job.gang else numbers[id(job.asks)],
+        saved_ms=job.saved_ms,
+        began=tuple(sorted(job.began.items())),
     )
 
 
@@ -247,10 +250,15 @@ def _load_nodes(state: CellState, part: NodesPart) -> None:
 
 
 def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
-    if record.gang >= len(gangs):
-        raise IncompleteSnapshot(f"job {record.spec.id} refers to gang {record.gang} of {len(gangs)}")
+    last = max(record.gang, record.asks)
+    if last >= len(gangs):
+        raise IncompleteSnapshot(f"job {record.spec.id} refers to gang {last} of {len(gangs)}")
     gang = gangs[record.gang]
     state.gangs.again(gang)
+    asks = gang
+    if record.asks >= 0:
+        asks = gangs[record.asks]
+        state.gangs.again(asks)
     force_setattr(record.spec, "tasks", gang.tasks)  # nobody else has this spec yet
     job = Job(
         spec=record.spec,
@@ -258,6 +266,7 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
         submit_position=record.submit_position,
         submit_ms=record.submit_ms,
         gang=gang,
+        asks=asks,
         state=JobState(record.state),
         reason=record.reason,
         message=record.message,
@@ -281,6 +290,8 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
         grow_after_ms=record.grow_after_ms,
         grown_ms=record.grown_ms,
         exits=record.exits,
+        saved_ms=record.saved_ms,
+        began=dict(record.began),
     )
     spec = job.spec
     state.jobs[spec.id] = job
@@ -289,7 +300,7 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
     state.by_name.setdefault(spec.namespace, {})[spec.name] = spec.id
     queue = state.queues.by_id[job.queue]
     queue.jobs += 1
-    state.sums.of(job, gang.full).demanded += 1
+    state.sums.of(job, job.wanted()).demanded += 1
     state.queues.count_members(spec, job.queue, int(not job.charged), int(job.charged))
     if gang.minimum_tasks is not None and may_grow(job, state.now_ms):
         state.pending.growing[spec.id] = None
@@ -313,7 +324,8 @@ def _charge(state: CellState, job: Job) -> None:
     else:
         for index, node, count, devices in layout.select(gang.tasks, job.placement, live):
             state.nodes.charge(node, gang.tasks[index].requests, count, devices)
-    state.sums.of(job, gang.of_positions(live)).charged += 1
+    if live:  # nothing of an array job may be there just now
+        state.sums.of(job, gang.of_positions(live)).charged += 1
     state.queues.leave(job.queue, gang.of_positions(live if job.victim else job.leaving))
     state.sums.of(job, gang.of_positions(staying(job))).committed += 1
     state.potential.touch(job.spec.id)

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from muster.core.jobs import Attempt
+from muster.core.attempts import Attempt
 from muster.core.model import (
     Amounts,
     GroupPlacement,
@@ -126,6 +126,9 @@ class JobRecord(Struct, array_like=True, frozen=True):
     grow_after_ms: int = 0
     grown_ms: int = 0
     exits: tuple[tuple[int, int], ...] = ()
+    asks: int = -1  # the gang it asks for, if it is not `gang`
+    saved_ms: int = 0
+    began: tuple[tuple[int, int], ...] = ()
 
 
 class JobsPart(Part, tag="Jobs", frozen=True):

@@ -94,7 +94,7 @@ def _above(usage: Mapping[str, int], base: Mapping[str, int]) -> Totals:
 
 def _waiting(state: CellState) -> dict[str, _Waiting]:
     found: dict[str, _Waiting] = {queue.id: _Waiting() for queue in state.queues.subtree()}
-    for leaf, gang, count in _pending(state):
+    for leaf, gang, count in _pending(state):  # of array jobs what is left of them
         for above in state.queues.get(leaf).chain:
             waiting = found[above.id]
             waiting.pending += count
@@ -110,11 +110,11 @@ def _waiting(state: CellState) -> dict[str, _Waiting]:
 def _pending(state: CellState) -> Iterator[tuple[str, Gang, int]]:
     """(leaf, gang, how many jobs of it wait): of every class, then one by one those in backoff."""
     for found in state.pending.classes.values():
-        yield found.key[0], state.jobs[found.first()[2]].gang, len(found)
+        yield found.key[0], state.jobs[found.first()[2]].asks, len(found)
     for _, what, job_id, epoch in state.timers.others:
         job = state.jobs.get(job_id) if what == Due.BACKOFF_OVER else None
         if job is not None and job.epoch == epoch and job.state is JobState.QUEUED and not state.is_pending(job):
-            yield job.queue, job.gang, 1
+            yield job.queue, job.asks, 1
 
 
 # --- demand ---------------------------------------------------------------------------------------------------------

@@ -14,8 +14,9 @@ from msgspec import Struct
 
 from muster.core import transitions as tr
 from muster.core.accounting import Accounts
+from muster.core.attempts import Attempt
 from muster.core.gangs import GangTable
-from muster.core.jobs import Attempt, Job
+from muster.core.jobs import Job
 from muster.core.model import GroupPlacement, InboxPosition, JobState, Shrinks
 from muster.core.nodes import NodeTable
 from muster.core.order import ClassKey, OrderKey, PendingIndex, class_key, order_key

@@ -28,7 +28,8 @@ from muster.core.limits import (
     TASK_GROUPS_MAX,
 )
 from muster.core.members import Member, allowances, exceeded
-from muster.core.model import InboxPosition, JobSpec, JobState, Reason, TaskGroup
+from muster.core.model import EVERY_INDEX, InboxPosition, JobSpec, JobState, Reason, TaskGroup
+from muster.core.pods import finish_stopping
 from muster.core.queues import Queue, QueueTree
 
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
@@ -51,12 +52,10 @@ UNBUILT: Final = (
     "deadline",
     "depends_on",
     "job_set",
-    "array",
-    "completion",
     "success_policies",
     "failure_policy",
     "lifecycle_policies",
-    "checkpoint",
+    "checkpoint.signal",
     "environment",
     "resource_claims",
     "may_span_clusters",
@@ -94,7 +93,8 @@ def _check_job(spec: JobSpec, size: int) -> None:
         raise Rejected(Code.UNIMPLEMENTED, field, "is not available in this version: leave it out")
     if not -PRIORITY_MAX <= spec.priority <= PRIORITY_MAX:
         raise _invalid("priority", f"{spec.priority} is not between -{PRIORITY_MAX} and {PRIORITY_MAX}")
-    for field, duration_ms in (("max_runtime", spec.max_runtime_ms), ("max_wait", spec.max_wait_ms)):
+    durations = (("max_runtime", spec.max_runtime_ms), ("max_wait", spec.max_wait_ms))
+    for field, duration_ms in (*durations, ("checkpoint.interval", spec.checkpoint_ms)):
         if not 0 <= duration_ms <= RUNTIME_MAX_MS:
             raise _invalid(field, "is negative or longer than ten years")
     for field, pairs in (("labels", spec.labels), ("annotations", spec.annotations)):
@@ -103,8 +103,23 @@ def _check_job(spec: JobSpec, size: int) -> None:
     for key, _ in spec.cluster_selector:
         if key != CLUSTER_LABEL:
             raise _invalid("cluster_selector", f'clusters have no label "{key}": the only one is "{CLUSTER_LABEL}"')
+    if spec.completion or spec.max_parallel:
+        _check_array(spec)
     if size > JOB_BYTES_MAX:
         raise _invalid("", f"the job has about {size} bytes, at most {JOB_BYTES_MAX} are allowed", "LOG-8")
+
+
+def _check_array(spec: JobSpec) -> None:
+    if spec.completion not in ("", EVERY_INDEX):
+        raise _invalid("completion", f'"{spec.completion}" is neither ALL_PLACED nor EVERY_INDEX', "G1")
+    if not spec.max_parallel:
+        return
+    if not spec.completion:
+        raise _invalid("array.max_parallel", "is for jobs with completion EVERY_INDEX", "G1")
+    minimum = sum(task.min_replicas for task in spec.tasks)
+    if not minimum <= spec.max_parallel <= GANG_PODS_MAX:
+        have = f"{spec.max_parallel} is less than the pods that start together ({minimum}), or more than there can be"
+        raise _invalid("array.max_parallel", have, "G1")
 
 
 def check_tasks(tasks: tuple[TaskGroup, ...]) -> None:
@@ -185,9 +200,10 @@ def submit(draft: Draft, position: InboxPosition, command: commands.SubmitJob) -
     if other is not None:
         have = f'job "{spec.namespace}/{spec.name}" exists already (id {other}): choose another name or wait'
         raise Rejected(Code.ALREADY_EXISTS, "name", have, "LOG-11")
-    _check_can_ever_run(draft, spec, queue, gang)
-    _check_allowances(draft, spec, queue, gang)
-    job = Job(spec, queue.spec.id, position, draft.now_ms, gang)
+    asks = draft.asks(gang, spec)
+    _check_can_ever_run(draft, spec, queue, asks)
+    _check_allowances(draft, spec, queue, asks)
+    job = Job(spec, queue.spec.id, position, draft.now_ms, gang, asks)
     draft.queued(job, tr.JobQueued(spec, queue.spec.id, position), size)
 
 
@@ -284,16 +300,14 @@ def cancel(draft: Draft, command: commands.CancelJob) -> None:
     elif job.charged:
         if job.next_state in (JobState.CANCELLED, JobState.FAILED):
             return  # it is ending already
-        draft.change(
-            job,
-            tr.JobStopping(
-                job=job.id,
-                epoch=job.epoch,
-                next=JobState.CANCELLED,
-                reason=Reason.CANCELLED_BY_USER,
-                message=message,
-            ),
+        stopping = tr.JobStopping(
+            job=job.id,
+            epoch=job.epoch,
+            next=JobState.CANCELLED,
+            reason=Reason.CANCELLED_BY_USER,
+            message=message,
         )
+        finish_stopping(draft, draft.change(job, stopping))
     elif job.state is not JobState.CANCELLED:
         raise Rejected(Code.FAILED_PRECONDITION, "job", f"job {job.id} has already ended: {job.state}", "L1")
 

@@ -192,6 +192,14 @@ class JobRunning(Transition, tag="JobRunning", frozen=True):
     epoch: int
 
 
+class CheckpointReported(Transition, tag="CheckpointReported", frozen=True):
+    """The work of the job up to then is safe: an eviction loses what came after it (rule P3)."""
+
+    job: str
+    epoch: int
+    at_ms: int
+
+
 class JobStopping(Transition, tag="JobStopping", frozen=True):
     """Deletion of the pods is asked for; quota stays charged until they are gone (rule L5). `next` is the state the
     job goes to then: Queued, Failed, Cancelled or Succeeded."""
@@ -321,6 +329,7 @@ AnyTransition = (
     | PreemptionAnswered
     | JobGrown
     | JobShrunk
+    | CheckpointReported
 )
 
 
@@ -352,7 +361,7 @@ def estimated_bytes(transition: Transition) -> int:
         groups = transition.placement if isinstance(transition, HoldMade) else transition.groups
         return (
             160
-            + sum(32 + 12 * len(g.runs) + len(g.devices) for g in groups)
+            + sum(32 + 12 * (len(g.runs) + len(g.skipped)) + len(g.devices) for g in groups)
             + (_victims_bytes(transition) if isinstance(transition, HoldMade) else 0)
         )
     if isinstance(transition, JobShrunk):

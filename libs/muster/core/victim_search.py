@@ -122,7 +122,7 @@ class Search:
         """Take from below every limit that the job would exceed until it does not (rule F6)."""
         tally = _Tally()
         while True:
-            over = over_limit(self._queue, self._job.gang.minimum_map, lambda q: self._left(tally, q), {})
+            over = over_limit(self._queue, self._job.asks.minimum_map, lambda q: self._left(tally, q), {})
             if over is None:
                 return tally
             if not self._relieve(tally, over):

@@ -18,6 +18,7 @@ from muster.core import layout
 from muster.core.gangs import Gang, GangShape
 from muster.core.jobs import Job
 from muster.core.limits import PREEMPTIONS_MAX
+from muster.core.lost_work import work_since_ms
 from muster.core.node_arrays import BoolArray, Int64Array
 from muster.core.nodes import NodeTable
 from muster.core.potential import staying
@@ -31,9 +32,8 @@ INSERTS_MAX: Final = 4096  # more new lines than this are sorted with the rest
 SIGN_OFFSET: Final = 1 << 40  # makes every part of a key positive: priorities and times are smaller
 ELASTIC: Final = 0
 CORE: Final = 1
-# columns of the job lines
-FACTS: Final = 8
-LEAF, PRIORITY, SUBMIT, SINCE, IDENT, FIXED, TIRED, ALIVE = range(FACTS)
+FACTS: Final = 11  # columns of the job lines: WORK when it began that would be lost, up to SAVED it is safe, EVERY ms
+LEAF, PRIORITY, SUBMIT, SINCE, IDENT, FIXED, TIRED, ALIVE, WORK, SAVED, EVERY = range(FACTS)
 
 
 class VictimTable:
@@ -111,7 +111,9 @@ class VictimTable:
                 leaf = self._leaf_of[job.queue] = len(self.leaves)
                 self.leaves.append(job.queue)
             fixed, tired = int(not job.spec.preemptible), int(job.preemptions >= PREEMPTIONS_MAX)
-            facts.append((leaf, job.spec.priority, job.submit_ms, since_ms(job), ident(job.spec.id), fixed, tired, 1))
+            work = (work_since_ms(job, positions), job.saved_ms, job.spec.checkpoint_ms)
+            place = (leaf, job.spec.priority, job.submit_ms, since_ms(job), ident(job.spec.id))
+            facts.append((*place, fixed, tired, 1, *work))
             if job.gang.pods == 1:
                 plain.append((line, job.placement[0].runs[0][0], self._use(table, job.gang)))
             else:
@@ -251,6 +253,16 @@ def _sort_keys(facts: Int64Array) -> Keys:
     parts = np.stack((facts[:, LEAF], -facts[:, PRIORITY], facts[:, SUBMIT], facts[:, IDENT]), axis=1)
     keys: Keys = (parts + SIGN_OFFSET).astype(">i8").view("S32")[:, 0] if len(parts) else np.zeros(0, "S32")
     return keys
+
+
+def unsaved(facts: Int64Array, now_ms: int) -> Int64Array:
+    """By line: `lost_work.unsaved_ms`."""
+    elapsed = now_ms - np.maximum(facts[:, WORK], facts[:, SAVED])
+    every = facts[:, EVERY]
+    if every.any():
+        elapsed = np.where(every > 0, np.minimum(elapsed, (now_ms - facts[:, WORK]) % np.maximum(every, 1)), elapsed)
+    safe: Int64Array = np.maximum(elapsed, 0)
+    return safe
 
 
 def any_of(amounts: Int64Array) -> BoolArray:

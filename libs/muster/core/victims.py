@@ -4,8 +4,8 @@ A job counts twice: its elastic part (what it has beyond its minimum) and its co
 
     borrowed before own, nearest common ancestor first, elastic before core, lower priority, less lost work, newer, id
 
-where everything before lost work is one integer, the `grade`. Lost work is time since the work began times the largest
-share of the cell that the part takes, in integers.
+where everything before lost work is one integer, the `grade`. Lost work is the time that is not safe (`lost_work`)
+times the largest share of the cell that the part takes, in integers.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from muster.core.victim_table import (
     any_of,
     ident,
     table_of,
+    unsaved,
 )
 
 SIZE_UNITS: Final = 1 << 20  # of the whole cell, in which sizes are measured
@@ -123,7 +124,7 @@ class Ranking:
         self.again_at_ms = int(waiting.min()) if len(waiting) else 0
         own = self._own(facts, movable)
         away = self._distance()[facts[:, LEAF]]
-        elapsed = np.maximum(now_ms - facts[:, SINCE], 0)
+        elapsed = unsaved(facts, now_ms)
         for part, amounts in ((ELASTIC, spare), (CORE, table.total[: len(facts)])):
             grade = (own[:, part] * QUEUE_DEPTH_MAX + away) * 2 + part
             self.grade[:, part] = (grade << PRIORITY_BITS) + facts[:, PRIORITY] + (1 << (PRIORITY_BITS - 1))

@@ -24,6 +24,7 @@ from muster.core.entitlements import EntitlementEngine
 from muster.core.errors import Code, Rejected
 from muster.core.explain import Explanation, explain_job
 from muster.core.jobs import Job
+from muster.core.lost_work import lost
 from muster.core.model import Amounts, GroupPlacement, JobSpec
 from muster.core.preemption import Plan, Planner
 from muster.core.queue_changes import Difference, change_queues, differences
@@ -96,7 +97,8 @@ def _queued(state: CellState, transition: tr.JobQueued, now_ms: int) -> Job:
     spec = transition.spec
     draft = Draft(state, now_ms, 1)
     gang = draft.gang(spec.tasks) or draft.new_gang(spec.tasks)
-    return Job(spec, transition.queue, transition.position, max(now_ms, state.now_ms), gang)
+    asks = draft.asks(gang, spec)
+    return Job(spec, transition.queue, transition.position, max(now_ms, state.now_ms), gang, asks)
 
 
 def _waits(state: CellState, job: Job) -> JobForecast:
@@ -128,21 +130,15 @@ def _leaving(victims: Sequence[Displaced]) -> str:
 def _displaced(state: CellState, plan: Plan) -> Iterator[Displaced]:
     for victim, _ in plan.victims:
         job = state.jobs[victim]
-        yield _victim(state, job, 0, job.gang.of_groups(job.placement))
+        yield _victim(state, job, 0, range(len(job.phases)))
     for victim, _, positions in plan.shrinks:
         job = state.jobs[victim]
-        yield _victim(state, job, len(positions), job.gang.of_positions(positions))
+        yield _victim(state, job, len(positions), positions)
 
 
-def _victim(state: CellState, job: Job, replicas: int, amounts: Amounts) -> Displaced:
-    path, lost = state.queues.path(job.queue), _work(job, amounts, state.now_ms)
-    return Displaced(job.id, job.spec.name, path, job.spec.priority, replicas, lost)
-
-
-def _work(job: Job, amounts: Amounts, now_ms: int) -> tuple[tuple[str, int], ...]:
-    """What so much of the job has done since it runs, in resource-milliseconds."""
-    ran_ms = now_ms - job.started_ms if job.started_ms else 0
-    return tuple((resource, amount * ran_ms) for resource, amount in amounts) if ran_ms else ()
+def _victim(state: CellState, job: Job, replicas: int, positions: Sequence[int]) -> Displaced:
+    path = state.queues.path(job.queue)
+    return Displaced(job.id, job.spec.name, path, job.spec.priority, replicas, lost(job, positions, state.now_ms))
 
 
 def _places(state: CellState, spec: JobSpec, placement: tuple[GroupPlacement, ...]) -> Iterator[PlacedOn]:

@@ -39,6 +39,7 @@ class JobData(EventData, frozen=True):
     not_before: str = ""
     command: str = ""
     code: str = ""
+    checkpoint_time: str = ""
 
 
 class QueueData(EventData, frozen=True):

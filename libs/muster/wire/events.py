@@ -228,6 +228,11 @@ def _shrunk(t: tr.JobShrunk) -> Fields:
     }
 
 
+def _checkpointed(t: tr.CheckpointReported) -> Fields:
+    """The state is the one it was in."""
+    return {"type": "job.checkpointed", "epoch": t.epoch, "checkpoint_time": rfc3339(t.at_ms)}
+
+
 def _requeued(t: tr.JobRequeued) -> Fields:
     return _fields("job.requeued", JobState.QUEUED, t.reason, not_before=rfc3339(t.not_before_ms))
 
@@ -256,6 +261,7 @@ STEPS: Final[Mapping[type[tr.Transition], Callable[[Any], Fields]]] = {
     tr.JobSucceeded: _succeeded,
     tr.JobFailed: _failed,
     tr.JobCancelled: _cancelled,
+    tr.CheckpointReported: _checkpointed,
 }
 
 PUBLIC: Final = frozenset(

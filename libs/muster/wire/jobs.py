@@ -23,7 +23,7 @@ from muster.core import transitions as tr
 from muster.core.errors import Code, Rejected
 from muster.core.limits import GANG_PODS_MAX, JOB_BYTES_MAX
 from muster.core.model import Amounts, JobSpec, Pairs, TaskGroup, Toleration
-from muster.wire import ids, podtemplate, reserved
+from muster.wire import arrays, ids, podtemplate, reserved
 
 POLICIES: Final = {
     job_pb2.PLACEMENT_POLICY_UNSPECIFIED: "",
@@ -89,6 +89,8 @@ class JobReader:
         _check_size(spec)
         template = stated.get("template", "")
         tasks = tuple([self._group(task, at, template) for at, task in enumerate(stated.get("tasks", ()))])
+        array = arrays.NONE if arrays.FIELDS.isdisjoint(stated) else arrays.read(spec, tasks)
+        tasks = array.tasks or tasks
         _check_groups(tasks)
         job = JobSpec(
             id=ids.job_id(origin.cell, namespace, origin.request_id, index),
@@ -107,6 +109,9 @@ class JobReader:
             cluster_selector=tuple(sorted(stated["cluster_selector"].items())) if "cluster_selector" in stated else (),
             preemptible=stated.get("preemptible", True),
             trace=stated.get("trace_context") or origin.trace,
+            completion=array.completion,
+            max_parallel=array.max_parallel,
+            checkpoint_ms=_checkpoint_ms(stated["checkpoint"]) if "checkpoint" in stated else 0,
         )
         if len(tasks) > 1 and tr.spec_bytes(job) > JOB_BYTES_MAX:  # a template of the job counts once per group
             _check_encoded_size(job)
@@ -244,6 +249,13 @@ def _labels(labels: Mapping[str, str]) -> Pairs:
             message = f'"{value[:80]}" is not a label value: at most 63 letters, digits, "-", "_", "."'
             raise Rejected(Code.INVALID_ARGUMENT, f"labels.{key}", message)
     return tuple(sorted(labels.items()))
+
+
+def _checkpoint_ms(checkpoint: job_pb2.CheckpointSpec) -> int:
+    for field, _ in checkpoint.ListFields():
+        if field.name in reserved.CHECKPOINT_FIELDS:
+            raise reserved.refusal(f"checkpoint.{field.name}")
+    return _milliseconds(checkpoint.interval, "checkpoint.interval")
 
 
 def _milliseconds(duration: duration_pb2.Duration, field: str) -> int:

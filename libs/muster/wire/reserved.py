@@ -21,12 +21,9 @@ JOB_FIELDS: Final = frozenset(
         "deadline",
         "depends_on",
         "job_set",
-        "array",
-        "completion",
         "success_policies",
         "failure_policy",
         "lifecycle_policies",
-        "checkpoint",
         "environment",
         "resource_claims",
         "may_span_clusters",
@@ -41,6 +38,7 @@ JOB_FIELDS: Final = frozenset(
         "node_lost_timeout",
     }
 )
+CHECKPOINT_FIELDS: Final = frozenset({"signal"})
 TASK_FIELDS: Final = frozenset({"near", "topology", "alternatives", "gpu_models", "resource_claims"})
 
 

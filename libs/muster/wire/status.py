@@ -15,7 +15,7 @@ from google.protobuf import duration_pb2, timestamp_pb2
 
 from muster.api.v1 import job_pb2
 from muster.core import layout
-from muster.core.model import InboxPosition, JobSpec, PodPhase, Reason, TaskGroup
+from muster.core.model import EVERY_INDEX, InboxPosition, JobSpec, PodPhase, Reason, TaskGroup
 from muster.core.state import Attempt, CellState, Job
 from muster.wire import enums, quantities
 
@@ -25,6 +25,7 @@ POLICIES: Final = {
     "PACK": job_pb2.PLACEMENT_POLICY_PACK,
     "SPREAD": job_pb2.PLACEMENT_POLICY_SPREAD,
 }
+COMPLETIONS: Final = {"": job_pb2.COMPLETION_UNSPECIFIED, EVERY_INDEX: job_pb2.COMPLETION_EVERY_INDEX}
 
 
 def brief(state: CellState, job: Job) -> job_pb2.Job:
@@ -113,6 +114,7 @@ def _status(state: CellState, job: Job) -> job_pb2.JobStatus:
         exit_code=job.exit_code,
         pods=_counts(job),
         next_state=enums.state(job.next_state),
+        checkpoint_time=timestamp(job.saved_ms) if job.charged else None,
     )
 
 
@@ -146,6 +148,9 @@ def _spec(spec: JobSpec, *, templates: bool) -> job_pb2.JobSpec:
         preemptible=spec.preemptible,
         submitter=spec.submitter,
         trace_context=spec.trace,
+        completion=COMPLETIONS[spec.completion],
+        array=job_pb2.ArraySpec(max_parallel=spec.max_parallel) if spec.max_parallel else None,
+        checkpoint=job_pb2.CheckpointSpec(interval=duration(spec.checkpoint_ms)) if spec.checkpoint_ms else None,
     )
 
 

@@ -13,9 +13,9 @@ from typing import Final
 from google.rpc import status_pb2
 
 from muster.api.v1 import job_pb2
-from muster.core import queue_rules, submission
+from muster.core import checkpoints, queue_rules, submission
 from muster.core import transitions as tr
-from muster.core.commands import AnyItem, CancelJob, DeleteQueue, SubmitJob, UpsertQueue
+from muster.core.commands import AnyItem, CancelJob, DeleteQueue, ReportCheckpoint, SubmitJob, UpsertQueue
 from muster.core.draft import Draft
 from muster.core.errors import Rejected
 from muster.core.model import InboxPosition
@@ -152,6 +152,8 @@ def _tried(draft: Draft, position: InboxPosition, item: AnyItem) -> Rejected | N
                 submission.submit(draft, position, item)
             case CancelJob():
                 submission.cancel(draft, item)
+            case ReportCheckpoint():
+                checkpoints.report_checkpoint(draft, item)
             case UpsertQueue():
                 queue_rules.upsert(draft, item)
             case DeleteQueue():

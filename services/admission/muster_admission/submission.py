@@ -13,11 +13,12 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from typing import Final
 
+from google.protobuf import timestamp_pb2
 from google.rpc import status_pb2
 
 from muster.api.v1 import submission_pb2
-from muster.core.commands import CancelJob, SubmitJob
-from muster.core.errors import Rejected
+from muster.core.commands import CancelJob, ReportCheckpoint, SubmitJob
+from muster.core.errors import Code, Rejected
 from muster.core.model import InboxPosition, JobSpec
 from muster.core.submission import check_spec, find_queue
 from muster.runtime.streams import inbox_subject
@@ -184,6 +185,27 @@ class SubmissionServicer:
                     results[index].error.CopyFrom(refused(refusal, f"jobs[{index}]"))
         return submission_pb2.CancelJobsResponse(results=results)
 
+    @unary
+    async def ReportCheckpoint(  # noqa: N802
+        self, request: submission_pb2.ReportCheckpointRequest, context: Context
+    ) -> submission_pb2.ReportCheckpointResponse:
+        self._identity.user(context)
+        now_ms = self._cell.clock.now_ms()  # of the caller who says "now", not of the decision
+        command = ReportCheckpoint(
+            job=await self._job_id(request.job),
+            epoch=request.epoch,
+            at_ms=_milliseconds(request.at) if request.HasField("at") else now_ms,
+            request_id=request.request_id,
+        )
+        answer = submission_pb2.ReportCheckpointResponse(job_id=command.job)
+        if request.wait == submission_pb2.WAIT_DECIDED or request.dry_run:
+            position = await self._cell.command(command, dry_run=request.dry_run)
+        else:
+            (position,) = await self._cell.write([command])
+        if position is not None:
+            answer.inbox_position.CopyFrom(to_position(position))
+        return answer
+
     async def _job_id(self, reference: str) -> str:
         """A whole id is taken as it is: the job may be in the inbox and not yet in the state."""
         if len(reference) == ids.ID_HEX_DIGITS and set(reference) <= set("0123456789abcdef"):
@@ -194,7 +216,6 @@ class SubmissionServicer:
     SuspendJobs = unbuilt_call("SuspendJobs")
     ResumeJobs = unbuilt_call("ResumeJobs")
     RequeueJobs = unbuilt_call("RequeueJobs")
-    ReportCheckpoint = unbuilt_call("ReportCheckpoint")
 
 
 class _Batch:
@@ -230,6 +251,14 @@ class _Batch:
                 )
             )
         return results
+
+
+def _milliseconds(at: timestamp_pb2.Timestamp) -> int:
+    """Raises Rejected for a time that no work was ever done at."""
+    milliseconds = at.seconds * 1000 + at.nanos // 1_000_000
+    if milliseconds <= 0:
+        raise Rejected(Code.INVALID_ARGUMENT, "at", "is no time of this job", "P3")
+    return milliseconds
 
 
 def _by_job(found: Violations) -> dict[int, Violations]:

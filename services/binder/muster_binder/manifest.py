@@ -7,7 +7,8 @@ annotations and node, which is what makes a pod cost microseconds here and not a
 A template is passed through as it is. Added are: the labels and annotations of `names`, the node, the scheduler's name,
 `restartPolicy: Never` where it says nothing, and what the task group states and the template does not: requests on the
 first container (else the kubelet would not account for them), node selector, required node affinity and tolerations
-(else a NoExecute taint that the job tolerates would evict the pod at once, rule G4).
+(else a NoExecute taint that the job tolerates would evict the pod at once, rule G4). A pod of an array job finds its
+index where an indexed Job of Kubernetes has it: in the environment as JOB_COMPLETION_INDEX.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from typing import Any, Final
 import msgspec
 
 from muster.core import layout, resources
-from muster.core.model import Amounts, GroupPlacement, JobSpec, NodeSpec, Requirement, TaskGroup
+from muster.core.model import EVERY_INDEX, Amounts, GroupPlacement, JobSpec, NodeSpec, Requirement, TaskGroup
 from muster.wire import quantities
 from muster_binder import names
 
 EXISTING_POD: Final = "existingPod"  # in a template: bind this pod instead of creating one
 DEFAULT_CONTAINER: Final = "main"
+INDEX_VARIABLE: Final = "JOB_COMPLETION_INDEX"
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 NOT_GROWN: Final[Mapping[int, int]] = MappingProxyType({})
 
@@ -115,6 +117,8 @@ class _Parts:
         pod_spec["schedulerName"] = names.SCHEDULER
         pod_spec.setdefault("restartPolicy", "Never")
         _constrain(pod_spec, task)
+        if spec.completion == EVERY_INDEX:
+            _tell_index(pod_spec)
         self._spec = spec
         head = b'{"apiVersion":"v1","kind":"Pod","metadata":' + _encode(metadata)[:-1]
         self._to_name = head + b',"name":'
@@ -223,6 +227,19 @@ def _constrain(pod_spec: dict[str, Any], task: TaskGroup) -> None:
         if not of_nodes.get(REQUIRED):
             of_nodes[REQUIRED] = {"nodeSelectorTerms": [_term(term) for term in task.affinity]}
             pod_spec["affinity"] = affinity | {"nodeAffinity": of_nodes}
+
+
+def _tell_index(pod_spec: dict[str, Any]) -> None:
+    """From the pod's own label, so that the pods of a group still share all of this."""
+    index = {"name": INDEX_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{names.INDEX}']"}}}
+    for kind in ("initContainers", "containers"):
+        containers = [dict(c) for c in pod_spec.get(kind) or () if isinstance(c, dict)]
+        for container in containers:
+            stated = [variable for variable in container.get("env") or () if isinstance(variable, dict)]
+            if all(variable.get("name") != INDEX_VARIABLE for variable in stated):
+                container["env"] = [*stated, index]
+        if containers:
+            pod_spec[kind] = containers
 
 
 def _term(requirements: tuple[Requirement, ...]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """What each leaf queue asks for, kept up to date with the ledger so that a computation never walks the jobs.
 
 Demand is what pending and running jobs ask for at their maximum (rule F1), by leaf and by the set of resources a job
-asks for (F3); it changes when a job is accepted and when it ends, never by who runs. A queue that starts nothing asks
-only for what it has.
+asks for (F3); it changes when a job is accepted and when it ends, and when indices of an array job succeed, never by
+who runs. A queue that starts nothing asks only for what it has.
 """
 
 from __future__ import annotations
@@ -27,14 +27,16 @@ class DemandIndex:
     def __init__(self) -> None:
         self._jobs: dict[str, tuple[str, Amounts]] = {}
         self._leaves: dict[str, _Leaf] = {}
+        self._arrays: set[str] = set()  # jobs that ask for less as their indices succeed
 
     def load(self, state: CellState) -> None:
         """Start from all jobs of a state."""
         self._jobs.clear()
         self._leaves.clear()
+        self._arrays.clear()
         for job in state.jobs.values():
             if job.live:
-                self._add(job.spec.id, job.queue, job.gang.full)
+                self._add(job)
 
     def follow(self, state: CellState, transitions: Iterable[tr.AnyTransition]) -> None:
         """Keep up with transitions that were just applied to `state`."""
@@ -60,20 +62,35 @@ class DemandIndex:
     def queued(self, state: CellState, transition: tr.JobQueued) -> None:
         job = state.jobs.get(transition.spec.id)
         if job is not None and job.live:
-            self._add(job.spec.id, job.queue, job.gang.full)
+            self._add(job)
 
     def ended(self, _state: CellState, transition: tr.JobSucceeded | tr.JobFailed | tr.JobCancelled) -> None:
-        queue, amounts = self._jobs.pop(transition.job, ("", ()))
-        leaf = self._leaves.get(queue)
-        if leaf is not None and leaf.remove(transition.job, amounts):
-            del self._leaves[queue]
+        self._remove(transition.job)
 
-    def _add(self, job: str, queue: str, amounts: Amounts) -> None:
-        self._jobs[job] = (queue, amounts)
+    def moved(self, state: CellState, transition: tr.PodsChanged) -> None:
+        """Indices of an array job may have succeeded."""
+        if transition.job in self._arrays:
+            job = state.jobs.get(transition.job)
+            if job is not None and job.live and job.wanted() != self._jobs[transition.job][1]:
+                self._remove(transition.job)
+                self._add(job)
+
+    def _remove(self, job: str) -> None:
+        queue, amounts = self._jobs.pop(job, ("", ()))
         leaf = self._leaves.get(queue)
+        if leaf is not None and leaf.remove(job, amounts):
+            del self._leaves[queue]
+        self._arrays.discard(job)
+
+    def _add(self, job: Job) -> None:
+        amounts = job.wanted()
+        self._jobs[job.spec.id] = (job.queue, amounts)
+        if job.spec.completion:
+            self._arrays.add(job.spec.id)
+        leaf = self._leaves.get(job.queue)
         if leaf is None:
-            leaf = self._leaves[queue] = _Leaf()
-        leaf.add(job, amounts)
+            leaf = self._leaves[job.queue] = _Leaf()
+        leaf.add(job.spec.id, amounts)
 
 
 class _Leaf:
@@ -94,6 +111,8 @@ class _Leaf:
     def remove(self, job: str, amounts: Amounts) -> bool:
         """Returns whether no job is left."""
         del self._jobs[job]
+        if not amounts:
+            return not self._jobs
         kind = _kind(amounts)
         totals = self._totals[kind]
         for resource, amount in amounts:
@@ -139,6 +158,7 @@ def _demand(kinds: dict[Kind, Totals]) -> FlowDemand:
 
 _EFFECTS: Final[dict[type[tr.Transition], Callable[..., None]]] = {
     tr.JobQueued: DemandIndex.queued,
+    tr.PodsChanged: DemandIndex.moved,
     tr.JobSucceeded: DemandIndex.ended,
     tr.JobFailed: DemandIndex.ended,
     tr.JobCancelled: DemandIndex.ended,

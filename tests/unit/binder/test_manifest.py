@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from muster.core.model import GroupPlacement, JobSpec, NodeSpec, Requirement, TaskGroup, Toleration
+from muster.core.model import EVERY_INDEX, GroupPlacement, JobSpec, NodeSpec, Requirement, TaskGroup, Toleration
 from muster_binder import names
 from muster_binder.manifest import BadTemplate, Gang
 from muster_binder.names import PodKey
@@ -23,11 +23,12 @@ def gang(
     placement: GroupPlacement | None = None,
     trace: str = "",
     replicas: int = 2,
+    completion: str = "",
     **group: Any,
 ) -> Gang:
     raw = template if isinstance(template, bytes) else json.dumps(template).encode() if template is not None else b""
     task = TaskGroup("worker", replicas, replicas, requests, template=raw, **group)
-    spec = JobSpec(ID, "team-a", "bert", "research/vision", (task,), trace=trace)
+    spec = JobSpec(ID, "team-a", "bert", "research/vision", (task,), trace=trace, completion=completion)
     nodes = [NodeSpec("sim-a", "n0", ()), NodeSpec("sim-b", "n1", ())]
     placement = placement or GroupPlacement(0, ((0, 1), (1, replicas - 1)))
     return Gang("main", spec, 3, (placement,), nodes.__getitem__, default_image="pause")
@@ -186,3 +187,30 @@ def test_only_complete_labels_name_a_pod(missing: str) -> None:
     assert names.key_of({k: v for k, v in labels.items() if k != missing}) is None
     assert names.key_of(labels | {missing: "x"}) is None
     assert names.key_of(None) is None
+
+
+def test_the_pods_of_an_array_job_find_their_index_in_the_environment() -> None:
+    own = {"name": "JOB_COMPLETION_INDEX", "value": "mine"}
+    template = {
+        "spec": {
+            "initContainers": [{"name": "i", "env": [{"name": "A", "value": "b"}]}],
+            "containers": [{"name": "c"}, {"name": "d", "env": [own]}],
+        }
+    }
+    index = {
+        "name": "JOB_COMPLETION_INDEX",
+        "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['muster.io/index']"}},
+    }
+    made = pod(gang(template, completion=EVERY_INDEX), 1)["spec"]
+    assert made["initContainers"][0]["env"] == [{"name": "A", "value": "b"}, index]
+    assert [container["env"] for container in made["containers"]] == [[index], [own]]
+    assert "env" not in pod(gang(template), 1)["spec"]["containers"][0]
+
+
+def test_indices_that_had_succeeded_have_no_pod() -> None:
+    made = gang({}, replicas=5, placement=GroupPlacement(0, ((0, 1), (1, 2)), skipped=((0, 1), (2, 1))))
+    assert [(slot.position, slot.name[-7:], slot.node) for slot in made.slots.values()] == [
+        (1, "r-1-3-0", "n0"),
+        (3, "r-3-3-0", "n1"),
+        (4, "r-4-3-0", "n1"),
+    ]

@@ -1,5 +1,7 @@
 """What explain, queue list, get, events and top print, from messages as admission sends them."""
 
+import datetime
+
 import pytest
 from google.protobuf import text_format
 
@@ -173,3 +175,33 @@ def test_top_shows_rates_between_two_looks():
     assert "leader qm-1 (epoch 2)" in text
     assert "GPUs 2 / 8 (25%)" in text
     assert "queued 3" in text
+
+
+ARRAY = """
+id: "0123456789abcdef0123456789abcdef"
+spec { name: "sweep" queue: "q" tasks { name: "main" replicas: 40 min_replicas: 1 }
+  completion: COMPLETION_EVERY_INDEX array { max_parallel: 8 } checkpoint { interval { seconds: 600 } } }
+status {
+  state: JOB_STATE_RUNNING submit_time { seconds: 100 } checkpoint_time { seconds: 150 }
+  pods { wanted: 40 succeeded: 11 running: 7 gone: 22 }
+}
+"""
+
+
+def test_an_array_job_shows_how_far_it_is():
+    job = Job(text_format.Parse(ARRAY, job_pb2.Job()))
+    lines = jobs._portrait(job, wide=False)
+    assert lines[0].startswith("sweep  q  Running   11/40 done, 7 run pods")
+    assert " bounds    array, 8 at once   checkpoint every 10 m" in lines
+    assert any(line.startswith(" saved     ") for line in lines)
+    assert jobs._row(job, wide=False)[4] == "11/40 done, 7 run"
+
+
+def test_times_of_checkpoints():
+    now = datetime.datetime(2026, 1, 31, 18, tzinfo=datetime.UTC)
+    assert jobs.moment_of("", now) is None
+    assert jobs.moment_of("90s ago", now) == now - datetime.timedelta(seconds=90)
+    assert jobs.moment_of("2026-01-31T17:00:00+00:00", now) == now - datetime.timedelta(hours=1)
+    for text in ("yesterday", "x ago", "2026-01-31T18:00:00"):
+        with pytest.raises(CliError, match="--at"):
+            jobs.moment_of(text, now)

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import protovalidate
 import pytest
+from tests.architecture.repository import ROOT
 
 from muster import client
 from muster.api.v1 import job_pb2
+from muster.core.submission import check_spec
+from muster.wire.jobs import JobReader, Origin
+
+EXAMPLES = ROOT / "docs" / "examples"
 
 GANG = """\
 name: bert-large
@@ -129,12 +135,23 @@ def test_a_batch_job_is_a_gang_of_its_parallelism() -> None:
     assert not job.suspend
 
 
-def test_what_a_batch_job_asks_beyond_that_goes_to_the_reserved_fields() -> None:
-    text = KUBE.replace("parallelism: 3", "parallelism: 3\n  completions: 9\n  ttlSecondsAfterFinished: 5")
-    text = text.replace("backoffLimit: 0", "backoffLimit: 4").replace("suspend: false", "suspend: true")
-    (job,) = client.parse(text.replace("parallelism", "completionMode: Indexed\n  parallelism"))
-    assert (job.array.size, job.array.max_parallel) == (9, 3)
+def test_more_completions_than_parallelism_are_an_array() -> None:
+    """Kubernetes starts each pod as it fits, so no minimum is stated: one index is enough to start."""
+    (job,) = client.parse(KUBE.replace("parallelism: 3", "parallelism: 3\n  completions: 9\n  completionMode: Indexed"))
+    assert (job.array.size, job.array.max_parallel, job.tasks[0].replicas) == (9, 3, 9)
+    assert not job.tasks[0].HasField("min_replicas")
     assert job.completion == job_pb2.COMPLETION_EVERY_INDEX
+
+
+def test_an_array_says_how_many_replicas_there_are() -> None:
+    (job,) = client.parse("name: sweep\nqueue: q\narray: {size: 40, max_parallel: 8}\ntasks: [{name: main}]\n")
+    assert (job.array.size, job.array.max_parallel, job.tasks[0].replicas) == (40, 8, 40)
+
+
+def test_what_a_batch_job_asks_beyond_that_goes_to_the_reserved_fields() -> None:
+    text = KUBE.replace("parallelism: 3", "parallelism: 3\n  ttlSecondsAfterFinished: 5")
+    text = text.replace("backoffLimit: 0", "backoffLimit: 4").replace("suspend: false", "suspend: true")
+    (job,) = client.parse(text)
     assert (job.max_retries, job.suspend, job.ttl_after_finished.seconds) == (4, True, 5)
 
 
@@ -162,3 +179,10 @@ def test_durations(text: str, milliseconds: int) -> None:
 
     assert parse_duration_ms(text) == milliseconds
     assert parse_duration_ms(format_duration(milliseconds)) == milliseconds
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_example_is_a_job_that_admission_takes(path: Path) -> None:
+    for index, spec in enumerate(client.load_all(path)):
+        assert protovalidate.collect_violations(spec) == []
+        check_spec(JobReader().to_core(spec, index, Origin("main", "r1", "ann")))

@@ -2,10 +2,12 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from muster.core import apply, resources
 from muster.core import transitions as tr
 from muster.core.model import (
+    EVERY_INDEX,
     GroupPlacement,
     InboxPosition,
     JobSpec,
@@ -68,6 +70,23 @@ def test_a_stopped_queue_asks_only_for_what_it_has():
     assert index.flows(state) == {"q1": ((("cpu", 2000), ("pods", 2)),)}
     follow(index, state, tr.PodsChanged("a", 1, (PodChange(1, PodPhase.SUCCEEDED),)))
     assert index.flows(state) == {"q1": ((("cpu", 1000), ("pods", 1)),)}
+
+
+def test_an_array_job_asks_for_what_has_not_succeeded_and_may_run_at_once():
+    state, index = cell(), DemandIndex()
+    spec = replace(queued("a", replicas=4).spec, completion=EVERY_INDEX, max_parallel=3)
+    follow(index, state, tr.NodeUpserted(0, NodeSpec("main", "n-1", (("cpu", 8000), ("pods", 10)))))
+    follow(index, state, tr.JobQueued(spec, "q1", InboxPosition(1, 0)))
+    assert index.flows(state) == {"q1": ((("cpu", 3000), ("pods", 3)),)}
+    follow(index, state, tr.JobPlaced("a", 1, (GroupPlacement(0, ((0, 3),)),)))
+    seen = []
+    for pod in range(3):
+        follow(index, state, tr.PodsChanged("a", 1, (PodChange(pod, PodPhase.SUCCEEDED),)))
+        seen.append(dict(index.flows(state)["q1"][0])["cpu"])
+        fresh = DemandIndex()
+        fresh.load(state)
+        assert fresh.flows(state) == index.flows(state)
+    assert seen == [3000, 2000, 1000]
 
 
 def test_jobs_that_ask_for_other_resources_are_another_flow():  # rule F3

@@ -161,7 +161,8 @@ def test_each_reserved_field_of_a_group_is_refused_by_name(field: str, value: ob
 
 
 def test_the_core_reserves_the_same_fields() -> None:
-    assert set(UNBUILT) == reserved.JOB_FIELDS | reserved.TASK_FIELDS
+    of_checkpoints = {f"checkpoint.{field}" for field in reserved.CHECKPOINT_FIELDS}
+    assert set(UNBUILT) == reserved.JOB_FIELDS | reserved.TASK_FIELDS | of_checkpoints
 
 
 def test_reserved_names_are_fields_of_the_api() -> None:

@@ -73,6 +73,7 @@ class JobEvent(_message.Message):
     NOT_BEFORE_FIELD_NUMBER: _builtins.int
     COMMAND_FIELD_NUMBER: _builtins.int
     CODE_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_TIME_FIELD_NUMBER: _builtins.int
     type: _builtins.str
     job_id: _builtins.str
     name: _builtins.str
@@ -80,7 +81,7 @@ class JobEvent(_message.Message):
     queue: _builtins.str
     """Path."""
     state: _job_pb2.JobState.ValueType
-    """The state after this step; unspecified where it stays what it was (job.grown, job.shrunk)."""
+    """The state after this step; unspecified where it stays what it was (job.grown, job.shrunk, job.checkpointed)."""
     reason: _job_pb2.Reason.ValueType
     message: _builtins.str
     ledger_sequence: _builtins.int
@@ -105,6 +106,10 @@ class JobEvent(_message.Message):
 
     @_builtins.property
     def not_before(self) -> _timestamp_pb2.Timestamp: ...
+    @_builtins.property
+    def checkpoint_time(self) -> _timestamp_pb2.Timestamp:
+        """The work of the job is safe up to then (job.checkpointed)."""
+
     def __init__(
         self,
         *,
@@ -129,10 +134,11 @@ class JobEvent(_message.Message):
         not_before: _timestamp_pb2.Timestamp | None = ...,
         command: _builtins.str = ...,
         code: _builtins.str = ...,
+        checkpoint_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["not_before", b"not_before", "time", b"time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint_time", b"checkpoint_time", "not_before", b"not_before", "time", b"time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "command", b"command", "epoch", b"epoch", "exit_code", b"exit_code", "index", b"index", "job_id", b"job_id", "labels", b"labels", "ledger_sequence", b"ledger_sequence", "message", b"message", "name", b"name", "namespace", b"namespace", "next_state", b"next_state", "not_before", b"not_before", "preempted_by", b"preempted_by", "queue", b"queue", "reason", b"reason", "state", b"state", "submitter", b"submitter", "time", b"time", "trace_context", b"trace_context", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_time", b"checkpoint_time", "code", b"code", "command", b"command", "epoch", b"epoch", "exit_code", b"exit_code", "index", b"index", "job_id", b"job_id", "labels", b"labels", "ledger_sequence", b"ledger_sequence", "message", b"message", "name", b"name", "namespace", b"namespace", "next_state", b"next_state", "not_before", b"not_before", "preempted_by", b"preempted_by", "queue", b"queue", "reason", b"reason", "state", b"state", "submitter", b"submitter", "time", b"time", "trace_context", b"trace_context", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -82,6 +82,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     REASON_QUEUE_DRAINED: _Reason.ValueType  # 13
     REASON_SHRUNK: _Reason.ValueType  # 14
     """Elastic replicas were taken away for another job."""
+    REASON_WAITS_FOR_ROOM: _Reason.ValueType  # 15
+    """Of an array job nothing runs any more and the rest has no room yet."""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Reason is why the job is in its state."""
@@ -103,6 +105,8 @@ REASON_POD_DELETED_BY_OTHERS: Reason.ValueType  # 12
 REASON_QUEUE_DRAINED: Reason.ValueType  # 13
 REASON_SHRUNK: Reason.ValueType  # 14
 """Elastic replicas were taken away for another job."""
+REASON_WAITS_FOR_ROOM: Reason.ValueType  # 15
+"""Of an array job nothing runs any more and the rest has no room yet."""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 class _PodPhase:
@@ -157,14 +161,22 @@ class _CompletionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Completion
     DESCRIPTOR: _descriptor.EnumDescriptor
     COMPLETION_UNSPECIFIED: _Completion.ValueType  # 0
     COMPLETION_ALL_PLACED: _Completion.ValueType  # 1
+    """The job has succeeded when everything that is placed has."""
     COMPLETION_EVERY_INDEX: _Completion.ValueType  # 2
+    """An array job: every replica is an index that has to succeed once. One that has is never run again and counts
+    towards the minimum of its group; others take its place.
+    """
 
 class Completion(_Completion, metaclass=_CompletionEnumTypeWrapper):
     """Completion is what replicas mean (rule G1)."""
 
 COMPLETION_UNSPECIFIED: Completion.ValueType  # 0
 COMPLETION_ALL_PLACED: Completion.ValueType  # 1
+"""The job has succeeded when everything that is placed has."""
 COMPLETION_EVERY_INDEX: Completion.ValueType  # 2
+"""An array job: every replica is an index that has to succeed once. One that has is never run again and counts
+towards the minimum of its group; others take its place.
+"""
 Global___Completion: _TypeAlias = Completion  # noqa: Y015
 
 @_typing.final
@@ -319,7 +331,7 @@ class JobSpec(_message.Message):
     job_set: _builtins.str
     """RESERVED: the set of jobs this one belongs to."""
     completion: Global___Completion.ValueType
-    """RESERVED."""
+    """What replicas mean (rule G1). Absent: ALL_PLACED, or EVERY_INDEX with `array.size`."""
     may_span_clusters: _builtins.bool
     """RESERVED."""
     exclusive_node: _builtins.bool
@@ -368,7 +380,7 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def array(self) -> Global___ArraySpec:
-        """RESERVED."""
+        """Short for an array job of one task group (`size`), and how much of an array job runs at once (`max_parallel`)."""
 
     @_builtins.property
     def success_policies(self) -> _containers.RepeatedCompositeFieldContainer[Global___SuccessPolicy]:
@@ -384,7 +396,7 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def checkpoint(self) -> Global___CheckpointSpec:
-        """RESERVED."""
+        """How the job saves its work, so that what a preemption would lose is known (rule P3)."""
 
     @_builtins.property
     def environment(self) -> Global___EnvironmentSpec:
@@ -739,7 +751,11 @@ class ArraySpec(_message.Message):
     SIZE_FIELD_NUMBER: _builtins.int
     MAX_PARALLEL_FIELD_NUMBER: _builtins.int
     size: _builtins.int
+    """Indices of the only task group, whose replicas are as many, or 1; at least min_replicas (absent: 1) of them start
+    together.
+    """
     max_parallel: _builtins.int
+    """So many pods of the job at once, at most. Absent: as many as there is room for."""
     def __init__(
         self,
         *,
@@ -850,8 +866,13 @@ class CheckpointSpec(_message.Message):
     INTERVAL_FIELD_NUMBER: _builtins.int
     SIGNAL_FIELD_NUMBER: _builtins.int
     signal: _builtins.str
+    """RESERVED: sent before a preemption, so that the job saves its work."""
     @_builtins.property
-    def interval(self) -> _duration_pb2.Duration: ...
+    def interval(self) -> _duration_pb2.Duration:
+        """The job saves its work at every multiple of this after it began to run. A job that reports its checkpoints
+        (ReportCheckpoint) need not say.
+        """
+
     def __init__(
         self,
         *,
@@ -1076,6 +1097,7 @@ class JobStatus(_message.Message):
     PODS_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     NEXT_STATE_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_TIME_FIELD_NUMBER: _builtins.int
     state: Global___JobState.ValueType
     reason: Global___Reason.ValueType
     message: _builtins.str
@@ -1103,6 +1125,10 @@ class JobStatus(_message.Message):
     def attempts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attempt]:
         """Newest last; the last one is the current one while the job is placed."""
 
+    @_builtins.property
+    def checkpoint_time(self) -> _timestamp_pb2.Timestamp:
+        """Its work is safe up to then: the last checkpoint it has reported in this epoch."""
+
     def __init__(
         self,
         *,
@@ -1119,10 +1145,11 @@ class JobStatus(_message.Message):
         pods: Global___PodCounts | None = ...,
         attempts: _abc.Iterable[Global___Attempt] | None = ...,
         next_state: Global___JobState.ValueType = ...,
+        checkpoint_time: _timestamp_pb2.Timestamp | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["finish_time", b"finish_time", "not_before", b"not_before", "pods", b"pods", "start_time", b"start_time", "submit_time", b"submit_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint_time", b"checkpoint_time", "finish_time", b"finish_time", "not_before", b"not_before", "pods", b"pods", "start_time", b"start_time", "submit_time", b"submit_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "epoch", b"epoch", "exit_code", b"exit_code", "finish_time", b"finish_time", "message", b"message", "next_state", b"next_state", "not_before", b"not_before", "pods", b"pods", "queue", b"queue", "reason", b"reason", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "checkpoint_time", b"checkpoint_time", "epoch", b"epoch", "exit_code", b"exit_code", "finish_time", b"finish_time", "message", b"message", "next_state", b"next_state", "not_before", b"not_before", "pods", b"pods", "queue", b"queue", "reason", b"reason", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1130,7 +1157,9 @@ Global___JobStatus: _TypeAlias = JobStatus  # noqa: Y015
 
 @_typing.final
 class PodCounts(_message.Message):
-    """PodCounts counts the pods of the current placement by phase."""
+    """PodCounts counts the pods of the current placement by phase. Of an array job `succeeded` are the indices that are done,
+    in whatever placement, also while it is queued.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -532,11 +532,15 @@ class ReportCheckpointRequest(_message.Message):
     WAIT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     job: _builtins.str
+    """As in GetJobRequest."""
     epoch: _builtins.int
+    """The placement whose work was saved; a report of another one is refused. 0: the current one."""
     dry_run: _builtins.bool
     wait: Global___Wait.ValueType
     @_builtins.property
-    def at(self) -> _timestamp_pb2.Timestamp: ...
+    def at(self) -> _timestamp_pb2.Timestamp:
+        """Absent: now. A time in the future counts as now, one before the last report as nothing new."""
+
     def __init__(
         self,
         *,
@@ -562,16 +566,19 @@ class ReportCheckpointResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     INBOX_POSITION_FIELD_NUMBER: _builtins.int
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
     @_builtins.property
     def inbox_position(self) -> _job_pb2.InboxPosition: ...
     def __init__(
         self,
         *,
         inbox_position: _job_pb2.InboxPosition | None = ...,
+        job_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["inbox_position", b"inbox_position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["inbox_position", b"inbox_position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inbox_position", b"inbox_position", "job_id", b"job_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

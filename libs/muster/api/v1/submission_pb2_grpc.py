@@ -132,7 +132,7 @@ class SubmissionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ReportCheckpoint(self, request, context):
-        """ReportCheckpoint tells when a job last saved its work (rule P3). RESERVED.
+        """ReportCheckpoint says that the work of a running job is safe up to a time (rule P3). Repeating it changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

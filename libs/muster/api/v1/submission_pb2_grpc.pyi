@@ -50,7 +50,7 @@ class SubmissionServiceStub:
     RequeueJobs: _grpc.UnaryUnaryMultiCallable[_submission_pb2.RequeueJobsRequest, _submission_pb2.RequeueJobsResponse]
     """RequeueJobs takes jobs down and queues them again. RESERVED."""
     ReportCheckpoint: _grpc.UnaryUnaryMultiCallable[_submission_pb2.ReportCheckpointRequest, _submission_pb2.ReportCheckpointResponse]
-    """ReportCheckpoint tells when a job last saved its work (rule P3). RESERVED."""
+    """ReportCheckpoint says that the work of a running job is safe up to a time (rule P3). Repeating it changes nothing."""
 
 @_typing.type_check_only
 class SubmissionServiceAsyncStub(SubmissionServiceStub):
@@ -74,7 +74,7 @@ class SubmissionServiceAsyncStub(SubmissionServiceStub):
     RequeueJobs: _aio.UnaryUnaryMultiCallable[_submission_pb2.RequeueJobsRequest, _submission_pb2.RequeueJobsResponse]  # type: ignore[assignment]
     """RequeueJobs takes jobs down and queues them again. RESERVED."""
     ReportCheckpoint: _aio.UnaryUnaryMultiCallable[_submission_pb2.ReportCheckpointRequest, _submission_pb2.ReportCheckpointResponse]  # type: ignore[assignment]
-    """ReportCheckpoint tells when a job last saved its work (rule P3). RESERVED."""
+    """ReportCheckpoint says that the work of a running job is safe up to a time (rule P3). Repeating it changes nothing."""
 
 class SubmissionServiceServicer(metaclass=_abc_1.ABCMeta):
     """SubmissionService submits, changes and ends jobs."""
@@ -143,6 +143,6 @@ class SubmissionServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _submission_pb2.ReportCheckpointRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_submission_pb2.ReportCheckpointResponse, _abc.Awaitable[_submission_pb2.ReportCheckpointResponse]]:
-        """ReportCheckpoint tells when a job last saved its work (rule P3). RESERVED."""
+        """ReportCheckpoint says that the work of a running job is safe up to a time (rule P3). Repeating it changes nothing."""
 
 def add_SubmissionServiceServicer_to_server(servicer: SubmissionServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
