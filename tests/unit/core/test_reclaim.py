@@ -160,6 +160,42 @@ def test_a_plan_that_was_overtaken_is_asked_for_again_although_nothing_else_happ
     assert world.job("high").state in RUNNING_STATES
 
 
+def test_a_request_that_came_before_the_entitlements_is_repeated_when_they_have_come(world, around):
+    """Fair-share is a moment behind: nobody borrowed yet when the first request was answered, and then nothing else
+    happened that would have made the leader ask again."""
+    world.nodes(1)
+    for name in ("theirs", "mine"):
+        world.queue(name, guaranteed=cpu(2000), preemption="ANY")
+    around.entitle(theirs=cpu(4000))
+    many(world, "t", 2, "theirs", cpu=2000)
+    around.calm()
+    world.submit("mine", cpu=2000, queue="mine")
+    around.calm()
+    assert around.dropped == ["nobody who may be preempted would make enough room"]
+    around.entitle(theirs=cpu(2000), mine=cpu(2000))
+    around.wait(1000)
+    assert world.job("mine").state in RUNNING_STATES
+    assert len(around.evicted) == 1
+
+
+@pytest.mark.parametrize("pause_ms", [0, 5000])
+def test_a_request_is_repeated_when_only_somebody_else_is_entitled_to_less(world, around, pause_ms):
+    """What the asking queue is entitled to has not changed, but now there is somebody to take it from."""
+    world.nodes(1)
+    for name in ("theirs", "mine", "third"):
+        world.queue(name, preemption="ANY")
+    around.entitle(theirs=cpu(4000), mine=cpu(2000), third=())
+    many(world, "t", 2, "theirs", cpu=2000)
+    around.calm()
+    world.submit("mine", cpu=2000, queue="mine")
+    around.calm()
+    assert len(around.dropped) == 1
+    world.cell.wait(pause_ms)
+    around.entitle(theirs=cpu(2000))
+    around.wait(1000)
+    assert world.job("mine").state in RUNNING_STATES
+
+
 def test_min_runtime_protects_and_its_end_is_not_missed(world, around):
     """P4: nothing changes when the protection ends, and the request is repeated all the same."""
     world.nodes(1)
@@ -334,6 +370,26 @@ def test_borrowed_before_own_then_priority_then_the_newer(world, around):
     world.submit("mine", queue="a")
     plan = plan_preemption(world.state, world.id("mine"))
     assert plan.victims == ((world.id("b-4"), 1),)
+
+
+@pytest.mark.parametrize("clusters", [("sim-a", "sim-a"), ("sim-a", "sim-b")])
+@pytest.mark.parametrize("newer", ["on-a", "on-b"])
+def test_of_equals_on_different_nodes_and_clusters_the_newer_leaves(world, around, clusters, newer):
+    """P3: they have been running equally long, so age decides and not where they happen to be."""
+    nodes = [world.node(name, cluster=cluster) for name, cluster in zip("ab", clusters, strict=True)]
+    for cluster in dict.fromkeys(clusters):
+        report = tuple(node for node in nodes if node.cluster == cluster)
+        world.cell.send(c.NodesReported(cluster, report, first=True, complete=True))
+    world.queue("research", state="STOPPED")
+    for name in sorted(("on-a", "on-b"), key=lambda name: name == newer):
+        world.submit(name, tasks=(TaskGroup("main", 1, 1, cpu(4000)),))
+        world.cell.now_ms += 1000
+    world.queue("research")
+    around.start()
+    world.cell.now_ms += 1000
+    world.submit("high", cpu=4000, priority=5)
+    plan = plan_preemption(world.state, world.id("high"))
+    assert plan.victims == ((world.id(newer), 1),)
 
 
 def test_planning_changes_nothing(world, around):
