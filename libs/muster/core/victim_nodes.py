@@ -14,7 +14,8 @@ from muster.core.rows import Demand
 from muster.core.victims import BoolArray, Int64Array, Ranking
 
 RANK_BITS: Final = 32
-FREE: Final = (-1, 0)  # the cost of a node that has room already
+Cost = tuple[int, int, int]  # (worst grade, lost work, place in the order of rule P3 of who leaves last)
+FREE: Final[Cost] = (-1, 0, 0)  # of a node that has room already
 
 
 class ByNode:
@@ -27,24 +28,25 @@ class ByNode:
         used = amounts.any(axis=2) & ranking.allowed[pieces[:, 0]] if len(pieces) else np.zeros((0, 2), np.bool_)
         at, parts = np.nonzero(used)
         lines, nodes = pieces[at, 0], pieces[at, 1]
-        grade, lost = ranking.grade[lines, parts], ranking.lost[lines, parts]
-        order = np.argsort((nodes << RANK_BITS) + ranking.ranks()[lines, parts], kind="stable")
+        grade, lost, rank = ranking.grade[lines, parts], ranking.lost[lines, parts], ranking.ranks()[lines, parts]
+        order = np.argsort((nodes << RANK_BITS) + rank, kind="stable")
         self.node: Int64Array = nodes[order]
         self.line: Int64Array = lines[order]
         self.part: Int64Array = parts[order].astype(np.int64)
         self.grade: Int64Array = grade[order]
         self.lost: Int64Array = lost[order]
+        self.rank: Int64Array = rank[order]
         self.amounts: Int64Array = amounts[at[order], parts[order]]
 
     def on(self, node: int) -> tuple[int, int]:
         """Begin and end of the node's entries."""
         return int(np.searchsorted(self.node, node)), int(np.searchsorted(self.node, node, side="right"))
 
-    def costs(self, free: Int64Array, usable: BoolArray, demand: Demand) -> list[tuple[int, int, int]]:
-        """(grade, lost, node), cheapest first: what room for one pod costs at least, judged by the totals alone."""
+    def costs(self, free: Int64Array, usable: BoolArray, demand: Demand) -> list[tuple[Cost, int]]:
+        """(cost, node), cheapest first: what room for one pod costs at least, judged by the totals alone."""
         columns = [column for column, _ in demand.pairs]
         missing = np.array([amount for _, amount in demand.pairs], np.int64) - free[:, columns]
-        found = [(*FREE, int(n)) for n in np.flatnonzero(usable & (missing <= 0).all(axis=1))]
+        found = [(FREE, int(n)) for n in np.flatnonzero(usable & (missing <= 0).all(axis=1))]
         if not len(self.node):
             return found
         starts = np.flatnonzero(np.diff(self.node, prepend=-1))
@@ -58,9 +60,10 @@ class ByNode:
         hits = hits[first]
         lost = _within(self.lost, starts, sizes)[hits]
         keep = usable[nodes] & (missing[nodes] > 0).any(axis=1)
-        nodes, grade, lost = nodes[keep], self.grade[hits][keep], lost[keep]
-        order = np.lexsort((nodes, lost, grade))
-        found += zip(grade[order].tolist(), lost[order].tolist(), nodes[order].tolist(), strict=True)
+        nodes, grade, lost, rank = nodes[keep], self.grade[hits][keep], lost[keep], self.rank[hits][keep]
+        order = np.lexsort((nodes, rank, lost, grade))
+        costs = zip(grade[order].tolist(), lost[order].tolist(), rank[order].tolist(), strict=True)
+        found += zip(costs, nodes[order].tolist(), strict=True)
         return found
 
 

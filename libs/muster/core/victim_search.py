@@ -29,10 +29,8 @@ from muster.core.queues import Over, Queue, Usage, over_limit
 from muster.core.rows import Demand, Row, charge_row
 from muster.core.shapes import Shape, cache_of
 from muster.core.state import CellState
-from muster.core.victim_nodes import FREE, ByNode
+from muster.core.victim_nodes import FREE, ByNode, Cost
 from muster.core.victims import CORE, ELASTIC, Int64Array, Ranking, spare_of
-
-Cost = tuple[int, int]  # (worst grade, lost work)
 
 
 class Pick(NamedTuple):
@@ -43,6 +41,7 @@ class Pick(NamedTuple):
     positions: tuple[int, ...]
     grade: int
     lost: int
+    rank: int  # its place in the order of rule P3
 
 
 class _Tally:
@@ -67,7 +66,7 @@ class Found(NamedTuple):
     """What the search has to say."""
 
     takings: list[Taking]  # the cheapest first
-    cost: tuple[int, int]
+    cost: Cost
 
 
 class Search:
@@ -160,19 +159,19 @@ class Search:
         """What can be taken of a job next, on this node or anywhere."""
         ranking = self._ranking
         job = self._state.jobs[ranking.table.jobs[line]]
-        grade, lost = int(ranking.grade[line, part]), int(ranking.lost[line, part])
+        dearness = int(ranking.grade[line, part]), int(ranking.lost[line, part]), int(ranking.ranks()[line, part])
         taken = tally.taken.get(job.spec.id, {})
         if job.spec.id in tally.whole:
             return None
         if part == CORE:
             left = tuple(p for p in staying(job) if p not in taken)
-            return Pick(job, CORE, left, grade, lost)
+            return Pick(job, CORE, left, *dearness)
         for count, positions in spare_of(job).values():
             if sum(p in taken for p in positions) >= count:
                 continue
             for position in reversed(positions):
                 if position not in taken and (node is None or _is_on(job, position, node)):
-                    return Pick(job, ELASTIC, (position,), grade, lost)
+                    return Pick(job, ELASTIC, (position,), *dearness)
         return None
 
     def permits(self, tally: _Tally, pick: Pick) -> bool:
@@ -250,7 +249,7 @@ class _Attempt:
 
     def __init__(self, search: Search, tally: _Tally, cluster: int) -> None:
         self.tally = tally
-        self.cost = (0, 0)
+        self.cost: Cost = (0, 0, 0)
         self._search = search
         self._cluster = cluster
         self._rows: dict[int, Row] = {}
@@ -273,36 +272,36 @@ class _Attempt:
         if demand.impossible:
             return False
         costs = self._estimates(shape)
-        again: list[tuple[int, int, int]] = []
+        again: list[tuple[Cost, int]] = []
         at = 0
         while wanted:
             if at < len(costs) and (not again or costs[at] < again[0]):
-                grade, lost, n = costs[at]
+                estimate, n = costs[at]
                 at += 1
             elif again:
-                grade, lost, n = heappop(again)
+                estimate, n = heappop(again)
             else:
                 return False
             cleared = self._clear(n, demand)
             if cleared is None:
                 continue
             cost, picks = cleared
-            next_best = min(costs[at][:2] if at < len(costs) else cost, again[0][:2] if again else cost)
-            if cost > (grade, lost) and cost > next_best:
-                heappush(again, (*cost, n))
+            next_best = min(costs[at][0] if at < len(costs) else cost, again[0][0] if again else cost)
+            if cost > estimate and cost > next_best:
+                heappush(again, (cost, n))
                 continue
             for pick in picks:
                 search.take(self.tally, pick)
                 for other in self._release(pick.job, pick.positions):
                     if other != n:
-                        heappush(again, (*FREE, other))  # has more room than was thought: look again
+                        heappush(again, (FREE, other))  # has more room than was thought: look again
             if picks:
-                self.cost = (max(self.cost[0], cost[0]), self.cost[1] + cost[1])
+                self.cost = (max(self.cost[0], cost[0]), self.cost[1] + cost[1], max(self.cost[2], cost[2]))
             wanted -= self._charge(n, shape, wanted)
-            heappush(again, (*cost, n))
+            heappush(again, (cost, n))
         return True
 
-    def _estimates(self, shape: Shape) -> list[tuple[int, int, int]]:
+    def _estimates(self, shape: Shape) -> list[tuple[Cost, int]]:
         search = self._search
         table = search.state.nodes
         free = table.free.copy()
@@ -334,14 +333,17 @@ class _Attempt:
         return None
 
     def _without_needless(self, n: int, demand: Demand, row: Row, picks: list[Pick]) -> tuple[Cost, list[Pick]]:
-        """Leave out, the dearest first, what the node can do without. The last one it cannot."""
+        """Leave out, the dearest first, what the node can do without. The last one it cannot. What a job could spare
+        goes with it when all of it goes."""
         for pick in picks[-2::-1]:
+            if any(other.job is pick.job and other.part > pick.part for other in picks):
+                continue
             trial = row.copy()
             self._give_back(trial, n, pick, 1)
             if not trial.overdrawn() and demand.takes(trial):
                 row = trial
                 picks = [other for other in picks if other is not pick]
-        return (max(pick.grade for pick in picks), sum(pick.lost for pick in picks)), picks
+        return (max(p.grade for p in picks), sum(p.lost for p in picks), max(p.rank for p in picks)), picks
 
     def _give_back(self, row: Row, n: int, pick: Pick, sign: int = -1) -> None:
         """What the pick's pods on the node free (or take again, 1)."""

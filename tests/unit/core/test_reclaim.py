@@ -372,24 +372,37 @@ def test_borrowed_before_own_then_priority_then_the_newer(world, around):
     assert plan.victims == ((world.id("b-4"), 1),)
 
 
-@pytest.mark.parametrize("clusters", [("sim-a", "sim-a"), ("sim-a", "sim-b")])
-@pytest.mark.parametrize("newer", ["on-a", "on-b"])
-def test_of_equals_on_different_nodes_and_clusters_the_newer_leaves(world, around, clusters, newer):
-    """P3: they have been running equally long, so age decides and not where they happen to be."""
-    nodes = [world.node(name, cluster=cluster) for name, cluster in zip("ab", clusters, strict=True)]
-    for cluster in dict.fromkeys(clusters):
-        report = tuple(node for node in nodes if node.cluster == cluster)
-        world.cell.send(c.NodesReported(cluster, report, first=True, complete=True))
-    world.queue("research", state="STOPPED")
-    for name in sorted(("on-a", "on-b"), key=lambda name: name == newer):
-        world.submit(name, tasks=(TaskGroup("main", 1, 1, cpu(4000)),))
-        world.cell.now_ms += 1000
-    world.queue("research")
+@pytest.mark.parametrize("wanted", [1, 2, 3])
+def test_of_equal_losses_the_newer_leave_whatever_their_nodes(world, around, wanted):
+    """P3: placed at one moment, so nobody loses more than another; the oldest got the first node."""
+    for n in range(4):
+        world.submit(f"low-{n}", cpu=4000)
+        world.cell.now_ms += 10
+    world.nodes(4)
     around.start()
-    world.cell.now_ms += 1000
-    world.submit("high", cpu=4000, priority=5)
+    assert [world.job(f"low-{n}").placement[0].runs for n in range(4)] == [((n, 1),) for n in range(4)]
+    world.cell.now_ms += 60_000
+    world.submit("high", cpu=3000, replicas=wanted, priority=5)
     plan = plan_preemption(world.state, world.id("high"))
-    assert plan.victims == ((world.id(newer), 1),)
+    assert sorted(victim for victim, _ in plan.victims) == sorted(world.id(f"low-{n}") for n in range(4 - wanted, 4))
+
+
+def test_who_leaves_as_a_whole_is_counted_with_what_it_could_spare(world, around):
+    """P3: the gang's spare replica goes with the rest of it, so that one of the others may stay."""
+    world.nodes(1, cpu=8000)
+    for name in ("top", "top/mine", "top/near", "far"):
+        world.queue(name, preemption="ANY")
+    around.entitle(top=cpu(8000), top_mine=cpu(8000), top_near=(), far=())
+    world.submit("gang", replicas=4, least=3, queue="far", priority=2)
+    world.submit("small", queue="top/near", preemptible=True)
+    world.submit("pair", replicas=2, queue="top/near")
+    world.submit("fixed", cpu=1000, queue="top/mine")
+    around.start()
+    assert len(around.running()) == 4
+    world.submit("wants", cpu=3000, replicas=2, queue="top/mine", priority=2)
+    plan = plan_preemption(world.state, world.id("wants"))
+    assert [victim for victim, _ in plan.victims] == [world.id("pair"), world.id("gang")]
+    assert plan.shrinks == ()
 
 
 def test_planning_changes_nothing(world, around):
