@@ -160,42 +160,6 @@ def test_a_plan_that_was_overtaken_is_asked_for_again_although_nothing_else_happ
     assert world.job("high").state in RUNNING_STATES
 
 
-def test_a_request_that_came_before_the_entitlements_is_repeated_when_they_have_come(world, around):
-    """Fair-share is a moment behind: nobody borrowed yet when the first request was answered, and then nothing else
-    happened that would have made the leader ask again."""
-    world.nodes(1)
-    for name in ("theirs", "mine"):
-        world.queue(name, guaranteed=cpu(2000), preemption="ANY")
-    around.entitle(theirs=cpu(4000))
-    many(world, "t", 2, "theirs", cpu=2000)
-    around.calm()
-    world.submit("mine", cpu=2000, queue="mine")
-    around.calm()
-    assert around.dropped == ["nobody who may be preempted would make enough room"]
-    around.entitle(theirs=cpu(2000), mine=cpu(2000))
-    around.wait(1000)
-    assert world.job("mine").state in RUNNING_STATES
-    assert len(around.evicted) == 1
-
-
-@pytest.mark.parametrize("pause_ms", [0, 5000])
-def test_a_request_is_repeated_when_only_somebody_else_is_entitled_to_less(world, around, pause_ms):
-    """What the asking queue is entitled to has not changed, but now there is somebody to take it from."""
-    world.nodes(1)
-    for name in ("theirs", "mine", "third"):
-        world.queue(name, preemption="ANY")
-    around.entitle(theirs=cpu(4000), mine=cpu(2000), third=())
-    many(world, "t", 2, "theirs", cpu=2000)
-    around.calm()
-    world.submit("mine", cpu=2000, queue="mine")
-    around.calm()
-    assert len(around.dropped) == 1
-    world.cell.wait(pause_ms)
-    around.entitle(theirs=cpu(2000))
-    around.wait(1000)
-    assert world.job("mine").state in RUNNING_STATES
-
-
 def test_min_runtime_protects_and_its_end_is_not_missed(world, around):
     """P4: nothing changes when the protection ends, and the request is repeated all the same."""
     world.nodes(1)
