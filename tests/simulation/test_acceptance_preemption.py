@@ -56,14 +56,16 @@ async def test_who_cannot_be_preempted_is_passed_over(cell: Scenario) -> None:
 async def test_nobody_leaves_for_a_job_above_its_limit(cell: Scenario) -> None:
     """Guarantee and limit are 1 cpu and 2 Gi, 1 cpu and 1 Gi are in use, it wants 1 cpu and 2 Gi (there, case 6)."""
     own = amounts(cpu=1000, memory=2 * GI)
-    cell.nodes(4, cpu=1000, memory=2 * GI)
+    cell.node("small", cpu=1000, memory=GI)
+    cell.nodes(3, cpu=1000, memory=5 * GI // 2)
     await cell.queue("small", guaranteed=own, limit=own, preemption="ANY")
     await cell.queue("other")
     await cell.submit("first", queue="small", cpu=1000, memory=GI)
-    await cell.submit("theirs", 3, queue="other", cpu=1000, memory=2 * GI)
+    await cell.submit("theirs", 3, queue="other", cpu=1000, memory=5 * GI // 2)
     await cell.until(lambda: (len(cell.running("small")), len(cell.running("other"))) == (1, 3))
     await cell.submit("second", queue="small", cpu=1000, memory=2 * GI)
     await cell.is_silent()
+    assert cell.used("other", "memory") > cell.entitled("other", "memory")  # it borrows, and keeps it
     assert cell.evicted == []
     assert cell.waits("second")
     why = explain(cell.state, job_id("second"))

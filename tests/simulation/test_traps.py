@@ -68,20 +68,24 @@ async def test_thrash_because_freed_capacity_is_taken_by_another(cell: Scenario)
 
 @told()
 async def test_a_large_gang_starved_by_overlapping_victim_sets(cell: Scenario) -> None:
-    """A gang that needs every node, and small jobs of its priority that come and go, each with a plan of its own."""
+    """A gang that needs half the cell and small jobs that always come before it, all with the same few to choose from.
+
+    Victims leave one after the other, and others like them wait for every place that becomes free.
+    """
     cell.nodes(4, cpu=4000)
     await cell.queue("low", weight=0)
-    await cell.queue("research", preemption="ANY")
-    await cell.submit("l", 16, queue="low", cpu=1000)
+    await cell.queue("large", preemption="ANY")
+    await cell.queue("small", preemption="ANY", priority=1, limit=amounts(cpu=4000))
+    await cell.submit("l", 24, queue="low", cpu=1000)
     await cell.until(lambda: len(cell.running("low")) == 16)
-    await cell.submit("early", 4, queue="research", cpu=1000, priority=5, run_s=10.0)
-    await cell.wait(0.1)
-    await cell.submit("gang", queue="research", replicas=4, cpu=3000, priority=5, run_s=120.0)
-    for n in range(40):
-        await cell.submit(f"small-{n}", 2, queue="research", cpu=1000, priority=5, run_s=5.0)
-        await cell.wait(1.0)
-    assert cell.runs("gang")
-    await cell.until(lambda: cell.ended("gang"), within_s=200.0)
+    cell.kubes["sim-a"].faults.delay_max_s = 3.0
+    await cell.submit("small", 40, queue="small", cpu=1000, run_s=5.0)
+    await cell.submit("gang", queue="large", replicas=4, cpu=2000, run_s=60.0)
+    await cell.until(lambda: cell.runs("gang"), within_s=15.0)
+    evicted = Counter(cell.evicted)
+    assert (sum(evicted.values()), max(evicted.values())) == (12, 1)
+    await cell.until(lambda: all(cell.ended(f"small-{n}") for n in range(40)), within_s=200.0)
+    await cell.until(lambda: cell.ended("gang"), within_s=60.0)
     assert cell.record.placed.count("gang") == 1
 
 
@@ -166,6 +170,28 @@ async def test_a_whole_bundle_is_evicted_where_one_suffices(cell: Scenario) -> N
     assert len(cell.evicted) == 1
     assert cell.evicted[0].startswith("single")
     assert cell.runs("gang")
+
+
+@told()
+async def test_who_was_chosen_first_stays_when_a_bundle_turns_out_to_be_enough(cell: Scenario) -> None:
+    """Room for the first pod is cheapest where a single job runs, for the second only a gang can make it; that gang has
+    a pod beside the single job too, so the single job need not leave."""
+    for name in ("a", "b"):
+        cell.node(name, labels={"place": name}, cpu=4000)
+    await cell.queue("research")
+    here, there = ({"node_selector": (("place", name),)} for name in ("a", "b"))
+    half = amounts(cpu=2000)
+    await cell.submit("fixed", queue="research", tasks=(group("main", 1, half, **there),), preemptible=False)
+    gang = (group("first", 1, half, **here), group("second", 1, half, **there))
+    await cell.submit("gang", queue="research", tasks=gang)
+    await cell.until(lambda: cell.runs("fixed") and cell.runs("gang"))
+    await cell.submit("single", queue="research", tasks=(group("main", 1, half, **here),))
+    await cell.until(lambda: cell.runs("single"))
+    await cell.submit("high", queue="research", replicas=2, cpu=2000, priority=5)
+    await cell.until(lambda: cell.runs("high"))
+    await cell.is_silent()
+    assert cell.evicted == ["gang"]
+    assert cell.runs("single")
 
 
 @told()
