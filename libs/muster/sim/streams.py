@@ -19,7 +19,7 @@ from muster.runtime.ports import Conflict, MessagesLost, StoredMessage, StreamFu
 DUPLICATE_WINDOW_MS: Final = 120_000
 MESSAGE_TOO_LARGE: Final = 10054
 MESSAGE_OVERHEAD_BYTES: Final = 22
-SUBJECTS_REMEMBERED: Final = 4096  # a simulation asks about the same few for ever
+
 
 BATCHES_DISABLED: Final = 10174
 
@@ -35,7 +35,7 @@ class Write(Struct, frozen=True):
     message_id: str | None = None
 
 
-@lru_cache(maxsize=SUBJECTS_REMEMBERED)
+@lru_cache(maxsize=4_096)
 def subject_matches(pattern: str, subject: str) -> bool:
     """NATS wildcards: `*` is one token, `>` is one or more at the end."""
     wanted, tokens = pattern.split("."), subject.split(".")
