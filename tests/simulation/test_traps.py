@@ -1,259 +1,309 @@
-"""Where other systems went round in circles or starved somebody, one scenario each, in virtual time (rules P1 to P6).
+"""Where other systems went round in circles or starved somebody, one story each, through the services in virtual time.
 
-Each drives the production core with a preemptor and obedient clusters around it; P1 and the sums of usage are checked
-at every commit. The names say what went wrong elsewhere.
+The names say what went wrong elsewhere. Nothing is set by hand: entitlements are fair-share's, plans the preemptors',
+pods leave when their kubelets let them go, and a witness checks the invariants, usage and P1 at every commit
+(`scenario`). `tests/unit/core/test_traps.py` has the same traps on the core alone, under entitlements of its choice.
 """
 
 from __future__ import annotations
 
-import pytest
-from tests.unit.core.conftest import World
-from tests.unit.core.preempting import Around
+from collections import Counter
 
-from muster.core import commands as c
-from muster.core import transitions as tr
-from muster.core.jobs import RUNNING_STATES
-from muster.core.model import Amounts, JobState
+from muster.core.explain import explain
+from muster.core.limits import PREEMPTIONS_MAX
 
-HOUR_MS = 3600_000
-STEP_MS = 60_000
+from .scenario import Scenario, amounts, group, job_id, told
 
 
-class Trap(World):
-    """A cell and those around it."""
+@told()
+async def test_infinite_preemption_between_siblings_in_a_deep_tree(cell: Scenario) -> None:
+    """Four levels deep, every queue may reclaim from every other, and each job is larger than the share of its queue.
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.around = Around(self.cell)
-
-    def many(self, prefix: str, count: int, queue: str, **more: object) -> None:
-        self.around.note(
-            self.cell.send(*[c.SubmitJob(self.spec(f"{prefix}-{n}", queue=queue, **more)) for n in range(count)])
-        )
-        self.cell.now_ms += 10
-
-    def used(self, queue: str) -> int:
-        return self.around.used(queue)
-
-    def runs(self, name: str) -> bool:
-        return self.job(name).state in RUNNING_STATES
-
-    def is_silent(self) -> None:
-        """For hours nobody is evicted and nobody shrunk."""
-        before = (list(self.around.evicted), list(self.around.shrunk))
-        self.around.wait(3 * HOUR_MS, STEP_MS)
-        assert (self.around.evicted, self.around.shrunk) == before
-
-
-@pytest.fixture
-def trap() -> Trap:
-    return Trap()
-
-
-def cpu(millis: int) -> Amounts:
-    return (("cpu", millis),)
-
-
-def test_infinite_preemption_between_siblings_in_a_deep_tree(trap):
-    """Four levels deep, every queue may reclaim from every other, jobs too large for their shares."""
-    trap.nodes(3, cpu=4000)
-    leaves = []
+    With policy ANY an older job takes the place of a newer one of its queue when its pause is over: once, then silence.
+    """
+    cell.nodes(3, cpu=4000)
+    leaves = [f"{team}/x/y/{leaf}" for team in "ab" for leaf in "12"]
     for team in "ab":
         for path in (team, f"{team}/x", f"{team}/x/y"):
-            trap.queue(path, preemption="ANY")
-        for leaf in "12":
-            leaves.append(f"{team}/x/y/{leaf}")
-            trap.queue(leaves[-1], preemption="ANY")
-    shares = {leaf.replace("/", "_"): cpu(3000) for leaf in leaves}
-    trap.around.entitle(**shares)
+            await cell.queue(path, preemption="ANY")
     for leaf in leaves:
-        trap.many(leaf.replace("/", "-"), 2, leaf, cpu=4000)
-        trap.around.calm()
-    trap.around.wait(3 * HOUR_MS, STEP_MS)
-    assert sum(trap.used(leaf) > 0 for leaf in leaves) == 3
-    trap.is_silent()
+        await cell.queue(leaf, preemption="ANY")
+    for leaf in leaves:
+        await cell.submit(leaf.replace("/", "-"), 2, queue=leaf, cpu=4000)
+        await cell.rests()
+    assert [cell.entitled(leaf) for leaf in leaves] == [3000] * 4
+    across = len(cell.record.took)
+    assert across <= 3
+    await cell.wait(300.0)  # the pauses of all victims are over
+    assert sorted(cell.used(leaf) for leaf in leaves) == [0, 4000, 4000, 4000]
+    assert all(cell.job(by).queue == cell.job(victim).queue for by, victim in cell.record.took[across:])
+    assert set(Counter(cell.evicted).values()) == {1}
+    await cell.is_silent()
+    await cell.writes_nothing()
 
 
-def test_thrash_because_freed_capacity_is_taken_by_another(trap):
-    """The victims of a wide job die one after the other, and small jobs of all queues wait for room."""
-    trap.nodes(1, cpu=8000)
-    for name in ("owner", "borrower", "third"):
-        trap.queue(name, preemption="ANY")
-    trap.around.entitle(owner=(), borrower=cpu(8000), third=())
-    trap.many("b", 8, "borrower")
-    trap.around.entitle(owner=cpu(4000), borrower=cpu(2000), third=cpu(2000))
-    trap.submit("wide", cpu=4000, queue="owner")
-    trap.around.answer()
-    trap.many("small", 20, "third", preemptible=True)
-    trap.many("again", 20, "borrower")
-    leaving = [job for job in trap.state.jobs.values() if job.state is JobState.STOPPING]
-    for job in leaving:
-        assert not trap.runs("wide")
-        trap.around.note(trap.cell.send(c.PodsObserved("sim-a", (c.PodFact(job.id, job.epoch, 0, 5),))))
-    assert trap.runs("wide")
-    trap.around.calm()
-    assert [trap.used(q) for q in ("owner", "borrower", "third")] == [4000, 2000, 2000]
-    trap.is_silent()
+@told()
+async def test_thrash_because_freed_capacity_is_taken_by_another(cell: Scenario) -> None:
+    """The victims of a wide job die one after the other, while small jobs of other queues keep coming."""
+    cell.nodes(1, cpu=8000)
+    await cell.queue("owner", weight=2, preemption="ANY")
+    await cell.queue("borrower", preemption="ANY")
+    await cell.queue("third", preemption="ANY")
+    await cell.submit("b", 8, queue="borrower", cpu=1000)
+    await cell.until(lambda: len(cell.running("borrower")) == 8)
+    cell.kubes["sim-a"].faults.delay_max_s = 3.0
+    await cell.submit("wide", queue="owner", cpu=4000)
+    for n in range(20):
+        await cell.submit(f"third-{n}", queue="third", cpu=1000)
+        await cell.submit(f"again-{n}", queue="borrower", cpu=1000)
+        await cell.wait(0.5)
+    cell.kubes["sim-a"].faults.delay_max_s = 0.0
+    await cell.until(lambda: cell.runs("wide"))
+    await cell.rests()
+    assert [len(cell.running(q)) for q in ("owner", "borrower", "third")] == [1, 2, 2]
+    assert len(cell.evicted) == 6
+    assert set(Counter(cell.evicted).values()) == {1}
+    await cell.is_silent()
 
 
-def test_a_large_gang_starved_by_overlapping_victim_sets(trap):
-    """A gang that needs every node asks at the same moment as many small jobs, each with a plan of its own."""
-    trap.nodes(4, cpu=4000)
-    trap.queue("low")
-    trap.queue("research", preemption="ANY")
-    trap.around.entitle(low=(), research=cpu(16_000))
-    trap.many("l", 16, "low")
-    trap.submit("gang", replicas=4, cpu=3000, priority=5)
-    trap.many("s", 8, "research", cpu=1000, priority=5)
-    trap.around.calm()
-    assert trap.runs("gang")
-    assert trap.used("research") == 16_000
-    trap.is_silent()
+@told()
+async def test_a_large_gang_starved_by_overlapping_victim_sets(cell: Scenario) -> None:
+    """A gang that needs half the cell and small jobs that always come before it, all with the same few to choose from.
+
+    Victims leave one after the other, and others like them wait for every place that becomes free.
+    """
+    cell.nodes(4, cpu=4000)
+    await cell.queue("low", weight=0)
+    await cell.queue("large", preemption="ANY")
+    await cell.queue("small", preemption="ANY", priority=1, limit=amounts(cpu=4000))
+    await cell.submit("l", 24, queue="low", cpu=1000)
+    await cell.until(lambda: len(cell.running("low")) == 16)
+    cell.kubes["sim-a"].faults.delay_max_s = 3.0
+    await cell.submit("small", 40, queue="small", cpu=1000, run_s=5.0)
+    await cell.submit("gang", queue="large", replicas=4, cpu=2000, run_s=60.0)
+    await cell.until(lambda: cell.runs("gang"), within_s=15.0)
+    evicted = Counter(cell.evicted)
+    assert (sum(evicted.values()), max(evicted.values())) == (12, 1)
+    await cell.until(lambda: all(cell.ended(f"small-{n}") for n in range(40)), within_s=200.0)
+    await cell.until(lambda: cell.ended("gang"), within_s=60.0)
+    assert cell.record.placed.count("gang") == 1
 
 
-def test_weight_zero(trap):
-    """A queue of weight 0 has no entitlement while others want everything: it takes from nobody and gives all."""
-    trap.nodes(2, cpu=4000)
-    trap.queue("nobody", weight=0, preemption="ANY")
-    trap.queue("team", preemption="ANY")
-    trap.around.entitle(nobody=cpu(8000), team=())
-    trap.many("n", 8, "nobody")
-    trap.around.entitle(nobody=(), team=cpu(8000))
-    trap.many("t", 12, "team")
-    trap.around.calm()
-    assert (trap.used("nobody"), trap.used("team")) == (0, 8000)
-    trap.is_silent()
-    assert len(trap.around.evicted) == 8
+@told()
+async def test_weight_zero(cell: Scenario) -> None:
+    """It has what nobody else wants, gives it all back at once, takes from nobody, and has it again afterwards."""
+    cell.nodes(2, cpu=4000)
+    await cell.queue("nobody", weight=0, preemption="ANY")
+    await cell.queue("team", preemption="ANY")
+    await cell.submit("n", 8, queue="nobody", cpu=1000)
+    await cell.until(lambda: len(cell.running("nobody")) == 8)
+    await cell.submit("t", 12, queue="team", cpu=1000, run_s=300.0)
+    await cell.until(lambda: len(cell.running("team")) == 8)
+    assert (cell.entitled("nobody"), cell.entitled("team")) == (0, 8000)
+    await cell.is_silent()
+    assert Counter(name[0] for name in cell.evicted) == {"n": 8}
+    await cell.until(lambda: len(cell.running("nobody")) == 8, within_s=1200.0)
+    assert all(cell.ended(f"t-{n}") for n in range(12))
+    assert len(cell.evicted) == 8
 
 
-def test_a_tiny_sibling_triggers_evictions(trap):
-    """A sibling with next to nothing must not set off more than the one job it needs."""
-    trap.nodes(4, cpu=4000)
-    trap.queue("team")
-    trap.queue("team/large", preemption="ANY")
-    trap.queue("team/tiny", preemption="ANY")
-    trap.around.entitle(team=cpu(16_000), team_large=cpu(15_900), team_tiny=cpu(100))
-    trap.many("l", 16, "team/large")
-    trap.submit("tiny", cpu=100, queue="team/tiny")
-    trap.around.calm()
-    assert len(trap.around.evicted) <= 1
-    trap.is_silent()
-    assert len(trap.around.evicted) <= 1
+@told()
+async def test_a_tiny_sibling_triggers_evictions(cell: Scenario) -> None:
+    """It wants a tenth of what any victim would lose: nobody leaves for that, and the next room is its own."""
+    cell.nodes(4, cpu=4000)
+    await cell.queue("team")
+    await cell.queue("team/large", preemption="ANY")
+    await cell.queue("team/tiny", preemption="ANY")
+    await cell.submit("short", queue="team/large", cpu=1000, run_s=300.0)
+    await cell.submit("l", 15, queue="team/large", cpu=1000)
+    await cell.until(lambda: len(cell.running("team/large")) == 16)
+    await cell.submit("l-more", 4, queue="team/large", cpu=1000)
+    await cell.submit("tiny", queue="team/tiny", cpu=100)
+    await cell.is_silent()
+    assert (cell.entitled("team/large"), cell.entitled("team/tiny")) == (15_900, 100)
+    assert cell.waits("tiny")
+    assert explain(cell.state, job_id("tiny")).preemption == "not preempting: the potential would not rise"
+    await cell.until(lambda: cell.ended("short"), within_s=300.0)
+    await cell.until(lambda: cell.runs("tiny"))
+    await cell.is_silent()
+    assert cell.evicted == []
 
 
-def test_a_preemptor_that_does_not_fit_after_its_victims_died(trap):
-    """The node that was freed is lost: the hold ends, and the job gets another plan."""
-    trap.nodes(2, cpu=4000)
-    trap.many("low", 2, "research", cpu=4000)
-    trap.submit("high", cpu=4000, priority=5)
-    trap.around.answer()
-    (victim,) = (trap.state.jobs[job] for job in trap.around.evicted)
-    ((node, _),) = victim.placement[0].runs
-    name = trap.state.nodes.spec(node).name
-    trap.around.note(trap.cell.send(c.NodesReported("sim-a", (trap.node(name, cordoned=True),))))
-    trap.around.calm()
-    assert not trap.runs("high")
-    trap.around.wait(HOUR_MS, STEP_MS)
-    assert trap.runs("high")
-    assert len(trap.around.evicted) == 2
-    assert not trap.state.holds
-    trap.is_silent()
+@told()
+async def test_a_preemptor_that_does_not_fit_after_its_victims_died(cell: Scenario) -> None:
+    """The node is cordoned while the victim dies: the hold ends, there is another plan, and the room is not lost."""
+    cell.nodes(2, cpu=4000)
+    kube = cell.kubes["sim-a"]
+    await cell.queue("research")
+    await cell.submit("low", 2, queue="research", cpu=4000)
+    await cell.until(lambda: len(cell.running("research")) == 2)
+    await cell.submit("high", queue="research", cpu=4000, priority=5)
+    await cell.until(lambda: cell.evicted != [])
+    first = cell.node_of(cell.evicted[0])
+    kube.cordon_node(first, True)
+    await cell.rests()
+    assert cell.waits("high")
+    assert list(cell.state.holds) == [job_id("high")]
+    await cell.until(lambda: cell.runs("high"), within_s=600.0)
+    assert sorted(cell.evicted) == ["low-0", "low-1"]
+    assert cell.node_of("high") != first
+    assert not cell.state.holds
+    kube.cordon_node(first, False)
+    await cell.until(lambda: len(cell.running("research")) == 2)
+    await cell.is_silent()
+    assert len(cell.evicted) == 2
 
 
-def test_a_whole_bundle_is_evicted_where_one_suffices(trap):
-    """Gangs and single jobs side by side: one single job is enough, and no gang loses its last member."""
-    trap.nodes(2, cpu=4000)
-    trap.queue("low")
-    trap.queue("research", preemption="ANY")
-    trap.around.entitle(low=cpu(7000), research=())
-    trap.many("gang", 1, "low", replicas=4)
-    trap.many("single", 4, "low")
-    trap.around.entitle(low=cpu(7000), research=cpu(1000))
-    trap.submit("mine", queue="research")
-    trap.around.calm()
-    assert len(trap.around.evicted) == 1
-    assert trap.runs("gang-0")
-    trap.is_silent()
+@told()
+async def test_a_whole_bundle_is_evicted_where_one_suffices(cell: Scenario) -> None:
+    """A gang is the newest and so the first that is borrowed, but one single job is enough and the gang is not."""
+    cell.nodes(2, cpu=4000)
+    await cell.queue("low", weight=7)
+    await cell.queue("research", preemption="ANY")
+    await cell.submit("single", 4, queue="low", cpu=1000)
+    await cell.until(lambda: len(cell.running("low")) == 4)
+    await cell.submit("gang", queue="low", replicas=4, cpu=1000)
+    await cell.until(lambda: cell.runs("gang"))
+    await cell.submit("mine", queue="research", cpu=1000)
+    await cell.until(lambda: cell.runs("mine"))
+    await cell.is_silent()
+    assert len(cell.evicted) == 1
+    assert cell.evicted[0].startswith("single")
+    assert cell.runs("gang")
 
 
-def test_quota_leaks_on_partial_deletion(trap):
-    """Some pods of a victim go, some stay for long: exactly those are charged, at every step."""
-    trap.nodes(1, cpu=4000)
-    trap.submit("victim", replicas=4)
-    trap.submit("high", cpu=4000, priority=5)
-    trap.around.answer()
-    for pod in range(4):
-        assert trap.used("research") == (4 - pod) * 1000
-        trap.pods("victim", 5, pod)
-    assert trap.runs("high")
-    assert trap.used("research") == 4000
-    trap.pods("high", 3)
-    assert trap.used("research") == 0
+@told()
+async def test_who_was_chosen_first_stays_when_a_bundle_turns_out_to_be_enough(cell: Scenario) -> None:
+    """Room for the first pod is cheapest where a single job runs, for the second only a gang can make it; that gang has
+    a pod beside the single job too, so the single job need not leave."""
+    for name in ("a", "b"):
+        cell.node(name, labels={"place": name}, cpu=4000)
+    await cell.queue("research")
+    here, there = ({"node_selector": (("place", name),)} for name in ("a", "b"))
+    half = amounts(cpu=2000)
+    await cell.submit("fixed", queue="research", tasks=(group("main", 1, half, **there),), preemptible=False)
+    gang = (group("first", 1, half, **here), group("second", 1, half, **there))
+    await cell.submit("gang", queue="research", tasks=gang)
+    await cell.until(lambda: cell.runs("fixed") and cell.runs("gang"))
+    await cell.submit("single", queue="research", tasks=(group("main", 1, half, **here),))
+    await cell.until(lambda: cell.runs("single"))
+    await cell.submit("high", queue="research", replicas=2, cpu=2000, priority=5)
+    await cell.until(lambda: cell.runs("high"))
+    await cell.is_silent()
+    assert cell.evicted == ["gang"]
+    assert cell.runs("single")
 
 
-def test_over_admission_after_pods_finished_one_by_one(trap):
+@told()
+async def test_quota_leaks_on_partial_deletion(cell: Scenario) -> None:
+    """A victim's pods leave node by node, some only when their nodes answer again: those are charged, no others."""
+    cell.nodes(4, cpu=1000)
+    kube = cell.kubes["sim-a"]
+    await cell.queue("research")
+    await cell.submit("victim", queue="research", replicas=4, cpu=1000)
+    await cell.until(lambda: cell.runs("victim"))
+    for name in ("node-2", "node-3"):
+        kube.set_node_ready(name, False)
+    await cell.submit("high", queue="research", replicas=2, cpu=1000, priority=5)
+    await cell.until(lambda: cell.runs("high"))
+    assert (cell.live("victim"), cell.used("research")) == (2, 4000)
+    await cell.wait(120.0)
+    assert (cell.live("victim"), cell.used("research")) == (2, 4000)
+    kube.set_node_ready("node-2", True)
+    await cell.until(lambda: cell.live("victim") == 1)
+    assert cell.used("research") == 3000
+    kube.set_node_ready("node-3", True)
+    await cell.until(lambda: cell.waits("victim"))
+    assert cell.used("research") == 2000
+    await cell.cancel("high")
+    await cell.until(lambda: cell.runs("victim"), within_s=120.0)
+    assert cell.used("research") == 4000
+    pod = min(name for _, name in kube.pods)
+    kube.delete_unasked("default", pod)  # somebody deletes one pod of the gang
+    await cell.until(lambda: not cell.runs("victim"))
+    await cell.until(lambda: cell.runs("victim"), within_s=120.0)
+    assert (cell.live("victim"), cell.used("research")) == (4, 4000)
+    await cell.cancel("victim")
+    await cell.until(lambda: cell.ended("victim"))
+    assert cell.used("research") == 0
+
+
+@told()
+async def test_over_admission_after_pods_finished_one_by_one(cell: Scenario) -> None:
     """A gang ends pod by pod: what ended is free, what runs is not, and the limit is never passed."""
-    trap.nodes(4, cpu=4000)
-    trap.queue("research", limit=cpu(4000))
-    trap.submit("gang", replicas=4)
-    trap.many("next", 8, "research")
-    for pod in range(4):
-        assert trap.used("research") == 4000
-        trap.pods("gang", 3, pod)
-    assert trap.used("research") == 4000
-    assert trap.job("gang").state is JobState.SUCCEEDED
+    cell.nodes(4, cpu=4000)
+    await cell.queue("research", limit=amounts(cpu=4000))
+    parts = tuple(group(f"part-{n}", 1, amounts(cpu=1000), run_s=10.0 * (n + 1)) for n in range(4))
+    await cell.submit("gang", queue="research", tasks=parts)
+    await cell.until(lambda: cell.runs("gang"))
+    await cell.submit("next", 8, queue="research", cpu=1000, run_s=100.0)
+    for ended in range(1, 5):
+        await cell.until(lambda ended=ended: len(cell.running("research")) - cell.runs("gang") == ended)
+        assert (cell.live("gang"), cell.used("research")) == (4 - ended, 4000)
+    assert cell.ended("gang")
+    await cell.until(lambda: all(cell.ended(f"next-{n}") for n in range(8)), within_s=300.0)
+    assert cell.used("research") == 0
 
 
-def test_a_queue_whose_entitlement_is_smaller_than_its_only_job(trap):
+@told()
+async def test_a_queue_whose_entitlement_is_smaller_than_its_only_job(cell: Scenario) -> None:
     """It gets its turn when that brings the cell nearer to the entitlements, once, and not the other way round."""
-    trap.nodes(1, cpu=9000)
-    for name in ("small", "large"):
-        trap.queue(name, preemption="ANY")
-    trap.around.entitle(small=(), large=cpu(9000))
-    trap.many("l", 3, "large", cpu=3000)
-    trap.around.entitle(small=cpu(2000), large=cpu(7000))
-    trap.submit("only", cpu=3000, queue="small")
-    trap.around.calm()
-    assert trap.runs("only")
-    assert (trap.used("small"), trap.used("large")) == (3000, 6000)
-    assert len(trap.around.evicted) == 1
-    trap.is_silent()
+    cell.nodes(1, cpu=9000)
+    await cell.queue("small", weight=2, preemption="ANY")
+    await cell.queue("large", weight=7, preemption="ANY")
+    await cell.submit("l", 3, queue="large", cpu=3000)
+    await cell.until(lambda: len(cell.running("large")) == 3)
+    await cell.submit("only", queue="small", cpu=3000)
+    await cell.until(lambda: cell.runs("only"))
+    assert (cell.entitled("small"), cell.entitled("large")) == (2000, 7000)
+    await cell.is_silent()
+    assert (cell.used("small"), cell.used("large")) == (3000, 6000)
+    assert len(cell.evicted) == 1
 
 
-def test_nobody_leaves_in_vain_for_a_job_larger_than_what_was_borrowed(trap):
-    """Small jobs are borrowed for 2, the job needs 3: two of them would leave for nothing, so none does."""
-    trap.nodes(1, cpu=8000)
-    for name in ("small", "large"):
-        trap.queue(name, preemption="ANY")
-    trap.around.entitle(small=(), large=cpu(8000))
-    trap.many("l", 8, "large")
-    trap.around.entitle(small=cpu(2000), large=cpu(6000))
-    trap.submit("only", cpu=3000, queue="small")
-    trap.is_silent()
-    assert trap.around.evicted == []
+@told()
+async def test_nobody_leaves_in_vain_for_a_job_larger_than_what_was_borrowed(cell: Scenario) -> None:
+    """Small jobs have borrowed 2, the job needs 3: two of them would leave for nothing, so none does."""
+    cell.nodes(1, cpu=8000)
+    await cell.queue("small", weight=1, preemption="ANY")
+    await cell.queue("large", weight=3, preemption="ANY")
+    await cell.submit("l", 8, queue="large", cpu=1000)
+    await cell.until(lambda: len(cell.running("large")) == 8)
+    await cell.submit("only", queue="small", cpu=3000)
+    await cell.is_silent()
+    assert (cell.entitled("small"), cell.entitled("large")) == (2000, 6000)
+    assert cell.waits("only")
+    assert cell.evicted == []
 
 
-def test_a_borrower_that_became_immune(trap):
-    """Whoever was preempted as often as may be does not start on loan any more, so its lender is safe."""
-    trap.nodes(1, cpu=4000)
-    for name in ("lender", "borrower"):
-        trap.queue(name, preemption="ANY")
-    trap.around.entitle(lender=(), borrower=())
-    trap.submit("immune", cpu=4000, queue="borrower")
-    trap.around.calm()
-    for n in range(5):
-        trap.around.entitle(lender=cpu(4000))
-        trap.submit(f"own-{n}", cpu=4000, queue="lender")
-        trap.around.calm()
-        trap.pods(f"own-{n}", 3)
-        trap.around.entitle(lender=())
-        trap.around.wait((60_000 << n) + STEP_MS, STEP_MS)
-    assert trap.job("immune").preemptions == 5
-    trap.around.entitle(lender=cpu(4000))
-    trap.submit("mine", cpu=4000, queue="lender")
-    trap.around.calm()
-    assert trap.runs("mine")
-    assert not trap.runs("immune")
-    assert len(trap.around.evicted) == 5
-    told = [t for t in trap.cell.settle() if isinstance(t, tr.JobPreempted)]
-    assert told == []
+@told()
+async def test_a_borrower_that_became_immune(cell: Scenario) -> None:
+    """Whoever was preempted as often as may be does not start on loan any more, so its lender need not wait for it.
+
+    The lender wants all it is guaranteed, but half of that for nodes that are cordoned: what it cannot use is lent.
+    """
+    cell.node("plain", cpu=4000)
+    cell.node("special", labels={"pool": "special"}, cpu=4000)
+    cell.kubes["sim-a"].cordon_node("special", True)
+    await cell.queue("lender", guaranteed=amounts(cpu=8000), preemption="ANY")
+    await cell.queue("borrower", preemption="ANY")
+    elsewhere = group("main", 1, amounts(cpu=4000), node_selector=(("pool", "special"),))
+    await cell.submit("blocked", 2, queue="lender", tasks=(elsewhere,))
+    await cell.submit("often", queue="borrower", cpu=4000)
+    for n in range(PREEMPTIONS_MAX):
+        await cell.until(lambda: cell.runs("often"), within_s=(60 << n) + 30.0)
+        await cell.submit(f"own-{n}", queue="lender", cpu=4000, run_s=5.0)
+        await cell.until(lambda n=n: cell.ended(f"own-{n}"))
+        assert len(cell.evicted) == n + 1
+    assert (cell.entitled("lender"), cell.entitled("borrower")) == (8000, 0)
+    await cell.wait((60 << (PREEMPTIONS_MAX - 1)) + 30.0)
+    assert cell.waits("often")
+    assert explain(cell.state, job_id("often")).rule == "P4"
+    await cell.submit("mine", queue="lender", cpu=4000, run_s=60.0)
+    await cell.until(lambda: cell.runs("mine"), within_s=5.0)
+    assert set(cell.evicted) == {"often"}
+    assert len(cell.evicted) == PREEMPTIONS_MAX
+    for n in range(2):
+        await cell.cancel(f"blocked-{n}")
+    await cell.until(lambda: cell.runs("often"), within_s=90.0)  # nobody else wants anything: within its entitlement
+    assert cell.entitled("borrower") == 4000

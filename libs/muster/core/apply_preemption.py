@@ -33,7 +33,9 @@ def preemption_answered(state: CellState, t: tr.PreemptionAnswered) -> None:
         state.pending.loosen()  # others had to wait with their requests
     retry_at_ms = state.now_ms + t.retry_after_ms
     changes = REPEAT if t.repeat else state.changes
-    state.asks[t.job] = Ask(ask.request, ask.tries, answered=True, retry_at_ms=retry_at_ms, changes=changes)
+    state.asks[t.job] = Ask(
+        ask.request, ask.tries, answered=True, retry_at_ms=retry_at_ms, changes=changes, reason=t.reason
+    )
     state.timers.add(retry_at_ms, Due.REQUEST_AGAIN, t.job)
 
 

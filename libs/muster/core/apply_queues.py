@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from muster.core import transitions as tr
+from muster.core.asks import opened_by
 from muster.core.jobs import Job, is_over
 from muster.core.members import Members
 from muster.core.model import Amounts, JobSpec
@@ -94,13 +95,14 @@ def queue_removed(state: CellState, t: tr.QueueRemoved) -> None:
 
 
 def entitlements_set(state: CellState, t: tr.EntitlementsSet) -> None:
-    changed: dict[str, None] = {}
+    changed = dict.fromkeys(opened_by(state, t.entitlements))
+    for queue in changed:
+        state.pending.open_queue(queue)
     for entitlement in t.entitlements:
         if entitlement.queue in state.queues:
             state.entitled[entitlement.queue] = entitlement.amounts
-            state.pending.open_queue(entitlement.queue)
-            changed[entitlement.queue] = None
     state.entitled_seq = t.ledger_seq
+    state.changes += 1
     for job in state.pending.growing:
         if state.jobs[job].queue in changed:
             state.pending.growing_opened[job] = None

@@ -15,6 +15,7 @@ from typing import Final
 from muster.core import arrays, commands
 from muster.core import transitions as tr
 from muster.core.apply import STRUCTURAL
+from muster.core.asks import opened_by
 from muster.core.commands import Entitlement
 from muster.core.draft_nodes import DraftNodes
 from muster.core.draft_usage import DraftUsage
@@ -91,7 +92,7 @@ class Draft:
         self.fresh = PendingIndex()  # jobs that became pending in this transaction
         self.holds: dict[str, Hold] = state.holds
         self.entitled: Mapping[str, Amounts] = state.entitled  # queue id -> E, as far as it is published
-        self.reopened: dict[str, None] = {}  # queues of whose E more is left than before
+        self.reopened: dict[str, None] = {}  # queues that may have or take more now
         self.asked_now: dict[str, None] = {}  # jobs a preemption plan is asked for
         self.answered_now: dict[str, None] = {}
         self.changed: dict[str, Job] = {}  # jobs that differ from the state's
@@ -292,7 +293,7 @@ class Draft:
     def entitle(self, published: tuple[Entitlement, ...]) -> None:
         """What these queues are entitled to from now on."""
         self.entitled = {**self.entitled, **{of.queue: of.amounts for of in published}}
-        self.reopened.update((of.queue, None) for of in published)
+        self.reopened.update(dict.fromkeys(opened_by(self.state, published)))
         if self.tree.lending:
             self.loosened = True  # less may be withheld from borrowers
 

@@ -24,6 +24,7 @@ from muster.core.overlay import Overlay
 from muster.core.potential import entitled, staying
 from muster.core.preemption import cluster_mask
 from muster.core.queues import Queue
+from muster.core.requests import may_displace
 from muster.core.room import Room
 from muster.core.shortfall import Cause, GroupShortfall, Shortfall, shortfall
 from muster.core.state import CellState
@@ -202,7 +203,7 @@ def _queued(state: CellState, job: Job, now_ms: int) -> Explanation:
     _limits(job, queue, room, blockers, unblocked)
     _shares_of_others(job, queue, room, blockers, unblocked)
     _places(state, job, draft.overlay, blockers, unblocked)
-    preemption = _preemption(state, job, queue)
+    preemption = _preemption(state, job, queue, entitled=room.entitled(job))
     waited = _seconds(now_ms - job.submit_ms)
     if blockers:
         summary = f"Queued for {waited}: {blockers[0].message}"
@@ -343,7 +344,7 @@ def _of_group(group: GroupShortfall, short: Shortfall) -> list[Blocker]:
     return found
 
 
-def _preemption(state: CellState, job: Job, queue: Queue) -> str:
+def _preemption(state: CellState, job: Job, queue: Queue, *, entitled: bool) -> str:
     """Whether it takes the place of others (rules P2, P5)."""
     hold = state.holds.get(job.id)
     ask = state.asks.get(job.id)
@@ -351,13 +352,14 @@ def _preemption(state: CellState, job: Job, queue: Queue) -> str:
         return f"preempting {len(hold.victims)} jobs: what they free is held for it"
     if ask is not None and not ask.answered:
         return "a preemption plan has been asked for"
-    if not queue.preempts:
+    if queue.spec.preemption == "NEVER":
         return f"not preempting because the jobs of queue {queue.path} preempt nobody"
-    if not queue.placed or min(queue.placed) >= job.spec.priority:
-        return f"not preempting because nobody in queue {queue.path} runs at a priority below {job.spec.priority}"
-    if ask is not None:
-        return "not preempting because no set of jobs of lower priority makes room for it"
-    return ""
+    if not entitled and not may_displace(job, queue, state.jobs):
+        return (
+            f"not preempting because queue {queue.path} is not below its entitlement in anything that the job needs, "
+            f"and nobody in it runs at a priority below {job.spec.priority}"
+        )
+    return f"not preempting: {ask.reason}" if ask is not None and ask.reason else ""
 
 
 def _order(state: CellState, job: Job) -> tuple[int, int, tuple[str, ...]]:

@@ -71,7 +71,7 @@ class Requests:
         ask = draft.state.asks.get(job.spec.id)
         if ask is None:
             return True
-        unchanged = ask.changes == draft.state.changes and not draft.loosened
+        unchanged = ask.changes == draft.state.changes and not draft.loosened and not draft.reopened
         return ask.answered and ask.retry_at_ms <= draft.now_ms and not unchanged
 
 

@@ -59,6 +59,7 @@ class Ask(Struct, array_like=True, frozen=True, gc=False):
     answered: bool = False
     retry_at_ms: int = 0
     changes: int = 0  # CellState.changes when it was answered: asked again only after it moved. -1: anyway
+    reason: str = ""  # why the answer was no plan, for explanations
 
 
 class Forgotten(Struct, array_like=True, frozen=True, gc=False):

@@ -84,6 +84,18 @@ class SimKube:
             for uid in self._held.pop(name, []):
                 self._later(GRACE_S, self._remove, uid)
 
+    def label_node(self, name: str, labels: dict[str, str]) -> None:
+        """Somebody labels the node; the other labels stay."""
+        node = self.nodes[name]
+        node["metadata"]["labels"] = {**node["metadata"]["labels"], **labels}
+        self._record("nodes", "MODIFIED", node)
+
+    def cordon_node(self, name: str, cordoned: bool) -> None:
+        """Nothing new may be put there; what runs there stays."""
+        node = self.nodes[name]
+        node["spec"]["unschedulable"] = cordoned
+        self._record("nodes", "MODIFIED", node)
+
     def remove_node(self, name: str) -> None:
         """The machine is gone for good, and its pods with it (as the pod garbage collector does)."""
         node = self.nodes.pop(name)

@@ -10,6 +10,7 @@ the same program and the same seed give the same run. There are no sockets, thre
 from __future__ import annotations
 
 import asyncio
+import math
 from asyncio import base_events
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
@@ -55,6 +56,16 @@ class VirtualTimeLoop(base_events.BaseEventLoop):
     def time(self) -> float:
         """Seconds of virtual time."""
         return self._now_s
+
+    @property
+    def _clock_resolution(self) -> float:
+        """The base loop runs timers that are due within it. A timer must not run before its time: who then looks at the
+        clock, sees that it is too early and sleeps for the rest, would do so for ever, because no time passes here."""
+        return math.ulp(self._now_s)
+
+    @_clock_resolution.setter
+    def _clock_resolution(self, real: float) -> None:
+        pass  # the real clock's
 
     def jump(self) -> None:
         """Go to the next timer's time, exactly: adding up differences would lose bits."""

@@ -123,7 +123,8 @@ class FairShare:
             self._written.clear()
         computed = self._engine.entitlements(state.queues, self._demand.flows(state), state.nodes.capacity())
         known = {**state.entitled, **self._written}
-        return {queue: amounts for queue, amounts in computed.items() if known.get(queue, ()) != amounts}
+        # Also that a queue is entitled to nothing: as long as nothing is published, nobody reclaims from it (F2).
+        return {queue: amounts for queue, amounts in computed.items() if known.get(queue) != amounts}
 
     def _applied(self, tx: tr.Transaction, _ledger_seq: int) -> None:
         self._demand.follow(self._follower.state, tx.transitions)

@@ -109,7 +109,10 @@ def test_why_it_preempts_nobody_is_not_among_what_would_help(world):
     world.submit("first", cpu=4000, priority=5)
     world.submit("second", cpu=4000, priority=5)
     told = why(world, "second")
-    assert told.preemption == "not preempting because nobody in queue research runs at a priority below 5"
+    assert told.preemption == (
+        "not preempting because queue research is not below its entitlement in anything that the job needs, "
+        "and nobody in it runs at a priority below 5"
+    )
     assert not [line for line in told.unblocked_by if "preempt" in line or "priority" in line]
     world.queue("research", preemption="NEVER")
     assert why(world, "second").preemption.endswith("the jobs of queue research preempt nobody")

@@ -60,6 +60,22 @@ def test_what_one_queue_does_not_ask_for_goes_to_the_other():
     simulate(test)
 
 
+def test_that_a_queue_is_entitled_to_nothing_is_said_once():
+    """Else the leader would go by its guarantee, find that it borrows nothing, and nobody could reclaim from it."""
+
+    async def test(cell):
+        await cell.write(queue("idle"), queue("busy", weight=1), queue("leftovers", weight=0), nodes(1))
+        await cell.write(*(job(f"b-{i}", "busy") for i in range(12)), job("l", "leftovers"))
+        await start(cell, "f-1")
+        await cell.until(lambda: entitled_cpu(cell) == {"idle": 0, "busy": 4000, "leftovers": 0})
+        written = len(await cell.written(EntitlementsComputed))
+        await cell.write(job("b-more", "busy"))
+        await cell.clock.sleep(5 * INTERVAL_S)
+        assert len(await cell.written(EntitlementsComputed)) == written
+
+    simulate(test)
+
+
 def test_only_changed_values_are_written_and_not_too_often():
     async def test(cell):
         await two_queues(cell)
@@ -80,7 +96,7 @@ def test_only_changed_values_are_written_and_not_too_often():
         known = {e.queue: e.amounts for e in first[0].entitlements}
         for message in later:
             changed = {e.queue: e.amounts for e in message.entitlements}
-            assert all(known.get(q, ()) != amounts for q, amounts in changed.items())
+            assert all(known.get(q) != amounts for q, amounts in changed.items())
             known |= changed
         assert known == dict(cell.state.entitled)
 

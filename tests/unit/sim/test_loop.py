@@ -47,6 +47,32 @@ def test_timeouts_work_in_virtual_time() -> None:
     assert run(main()) == 30.0
 
 
+def test_whoever_sleeps_until_a_time_gets_there() -> None:
+    """Timers that are less than a real clock's resolution away do not run before their time, however busy the loop is:
+    whoever finds that it is too early sleeps again, and no time would pass."""
+
+    async def main() -> int:
+        clock, looks = SimClock(), 0
+        until_s = 8.5 + 5e-10
+
+        async def sleeper(number: int) -> None:
+            nonlocal looks
+            for _ in range(number):
+                await asyncio.sleep(0)
+            while (left_s := until_s - clock.monotonic()) > 0:
+                looks += 1
+                assert looks < 100, "time stands still"
+                await clock.sleep(left_s)
+                for _ in range(3):
+                    await asyncio.sleep(0)
+
+        await asyncio.sleep(8.5)
+        await asyncio.gather(*(sleeper(number) for number in range(4)))
+        return looks
+
+    assert run(main()) == 4
+
+
 def test_waiting_for_what_nothing_can_bring_is_a_deadlock() -> None:
     async def main() -> None:
         await asyncio.get_running_loop().create_future()
