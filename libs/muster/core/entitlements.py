@@ -18,6 +18,7 @@ from typing import Final
 
 from muster.core import bounded_filling, uniform_filling
 from muster.core.bounded_record import Filled
+from muster.core.columns import Columns
 from muster.core.exact import ONE, Exact
 from muster.core.filling import use
 from muster.core.flows import Flow, FlowDemand, Node, Tree
@@ -90,8 +91,10 @@ class EntitlementEngine:
         raise_to_floors(tree, self._floors)
         used = use(tree.root.below, len(tree.resources)) if any(kept) else []
         limits = {r: ONE - min(Exact(kept[r], tree.capacity[r]), ONE - used[r]) if kept[r] else ONE for r in scarce}
-        whole = rounded(tree, self._filled(tree, limits))
-        return {node.id: _named(tree, whole[node.id].items()) for node in tree.nodes if node.id}
+        columns = Columns(tree)
+        whole = rounded(tree, columns, self._filled(tree, limits))
+        rows = whole.T.tolist()
+        return {node.id: _named(tree, enumerate(row)) for node, row in zip(columns.nodes, rows) if node.id}
 
     def _demanded(self, tree: Tree, changed: Sequence[Node]) -> dict[str, Amounts]:
         """Everybody gets everything."""
