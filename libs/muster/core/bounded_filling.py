@@ -26,13 +26,13 @@ def fill(top: Node, limits: Limits, resources: int, counted: int = -1) -> Filled
     record = Record(again)
     try:
         group = _Builder(record, used, resources, counted).group(top, limits)
-        while group is not None and group.alive:
-            group.step()
+        if group is not None:
+            while group.members:
+                group.step()
+            record.outcome(group)
     except Undecided:
         again.settle()
         return {}
-    for flow, share in record.reached:
-        flow.share = share
     return record.filled
 
 
@@ -73,12 +73,12 @@ class _Builder:
                 (members if child.weight else weightless).append(member)
         if not members and not weightless:
             return None
-        group = Group(self._record, node, self._resources, [*members, *weightless])
+        group = Group(self._record, node, self._resources, members, weightless)
         if limits:
-            group.limit(limits, self._used.get(node.id) or [ZERO] * self._resources)
+            group.limit(limits, self._used.get(node.id) or [ZERO] * self._resources, ())
         elif node.flows and all(flow.share is ZERO for flow in node.flows):
-            group.story = [flow.kind for flow in node.flows if flow.is_open]
-        group.begin(members, weightless)
+            group.kinds = [flow for flow in node.flows if flow.is_open]
+        group.begin()
         return group
 
     def _child(self, number: int, child: Node) -> Member | None:

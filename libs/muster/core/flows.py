@@ -14,10 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from math import gcd
 from operator import add
+from typing import TYPE_CHECKING
 
 from muster.core.exact import ONE, PRECISION_BITS, UNIT, ZERO, Exact
 from muster.core.model import Amounts
 from muster.core.queues import Queue, QueueTree
+
+if TYPE_CHECKING:
+    from muster.core.bounded_record import Level
 
 FlowDemand = Sequence[Amounts]  # of one leaf: one for each set of requested resources
 
@@ -28,15 +32,17 @@ class Flow:
     __slots__ = (
         "_capacity",
         "_direction",
+        "_share",
         "asked",
         "dominant",
         "full",
         "is_gone",
         "is_open",
+        "level",
         "main",
         "needs",
         "parts",
-        "share",
+        "weight",
     )
 
     def __init__(self, asked: dict[int, int], capacity: Sequence[int]) -> None:
@@ -62,9 +68,27 @@ class Flow:
         self.dominant = dominant  # a bit for each that has the largest share
         self.parts = tuple(parts)  # the direction, as middles of `exact`
         self._direction: dict[int, Exact] | None = None
-        self.share = ZERO
+        self._share: Exact | None = ZERO
+        self.level: Level | None = None  # where it was stopped, if it was
+        self.weight = 1  # of what was raised to this level
         self.is_open = False  # whether the present filling may raise it
         self.is_gone = False  # replaced by another
+
+    @property
+    def share(self) -> Exact:
+        """How far it has come."""
+        if self._share is None:
+            assert self.level is not None
+            self._share = self.level.raised(self.weight)
+        return self._share
+
+    @share.setter
+    def share(self, share: Exact) -> None:
+        self._share, self.level = share, None
+
+    def stop(self, level: Level, weight: int) -> None:
+        """It has come to weight * level."""
+        self._share, self.level, self.weight = None, level, weight
 
     @property
     def kind(self) -> tuple[tuple[int, int], ...]:

@@ -8,12 +8,15 @@ is replayed, in the end everything.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from muster.core import filling
 from muster.core.exact import ZERO, Exact
 from muster.core.filling import Levels, Limits, Used
 from muster.core.flows import Flow, Node
+
+if TYPE_CHECKING:
+    from muster.core.bounded_record import Level
 
 LOCAL: Final = 1 << 20
 
@@ -22,7 +25,7 @@ class Stop(NamedTuple):
     """A group is told that a resource is exhausted somewhere above."""
 
     resource: int
-    level: Exact | None  # of its siblings; None: nothing of it has been raised
+    level: Level | None  # of its siblings; None: nothing of it has been raised
     weight: int
     begin: Exact  # the share it began with
 
@@ -73,7 +76,7 @@ class Again:
 
 def _clock(stop: Stop) -> Exact:
     """How far a group was raised."""
-    return ZERO if stop.level is None else Exact(stop.weight) * stop.level - stop.begin
+    return ZERO if stop.level is None else Exact(stop.weight) * stop.level.exact() - stop.begin
 
 
 def _restore(states: list[tuple[Flow, Exact, bool]]) -> None:
