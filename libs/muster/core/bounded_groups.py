@@ -20,111 +20,21 @@ Where the bounds come from, for one group (weights are integers, so an active gr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
-from typing import Final, NamedTuple
+from typing import Final
 
+from muster.core.bounded_members import RELIABLE, Member, Moment, Undecided, clock_of
 from muster.core.bounded_record import FINISHED, MET, Ending, Level, Record
 from muster.core.exact import PRECISION_BITS, UNIT, ZERO, Exact
 from muster.core.filling import Limits
 from muster.core.flows import Flow, Node
 from muster.core.replays import Stop
 
-RELIABLE: Final = 1 << 20  # a divisor is so many times its error, or nothing is decided with it
 NOBODY: Final = -1  # nothing has risen yet
 SEVERAL: Final = -2
 NEVER: Final = -1 << 4096  # a level before all others
 NO_LIMITS: Final[Limits] = {}
-
-
-class Undecided(Exception):
-    """The bounds overlap."""
-
-
-class Moment(NamedTuple):
-    """A group between two of its events, as those above see it."""
-
-    x: int  # the clock at which it began
-    x_error: int
-    next_clock: int
-    next_error: int
-    rate: int  # M
-    sums: list[int]  # u
-    used: dict[int, int]  # in the beginning, of resources that are watched
-    error: int  # of the clock and of what is used, as functions of the level
-    is_alive: bool
-
-
-class Member:
-    """One of the siblings that share a level: a flow, or the group of a child queue."""
-
-    __slots__ = (
-        "at",
-        "end",
-        "error",
-        "flow",
-        "goal",
-        "group",
-        "is_active",
-        "now",
-        "number",
-        "rising",
-        "since",
-        "start",
-        "weight",
-    )
-
-    def __init__(self, number: int, weight: int, share: Exact) -> None:
-        self.number = number
-        self.weight = weight or 1
-        self.start = share
-        self.since = share.middle // self.weight  # the level from which on it is raised
-        self.error = share.error // self.weight + 2 if share is not ZERO else 0  # of `since`
-        self.is_active = False
-        self.rising: Sequence[tuple[int, int]] = ()  # what it adds to u while active
-        self.flow: Flow | None = None
-        self.goal = ZERO  # of a flow: where it stops by itself
-        self.end = 0  # of a flow: the level at which it does
-        self.group: Group | None = None
-        self.at = 0  # at which of the moments of its group it is
-        self.now: Moment | None = None  # that moment
-
-    def of_group(self, group: Group, at: int) -> None:
-        self.group, self.at, self.now = group, at, group.moments[at]
-
-    def reset(self, group: Group | None) -> Member:
-        """As it was before anything happened, with the group it had then."""
-        self.is_active = False
-        if group is not None:
-            self.of_group(group, 0)
-        return self
-
-    def copy(self) -> Member:
-        twin = Member.__new__(Member)
-        for name in Member.__slots__:
-            setattr(twin, name, getattr(self, name))
-        return twin
-
-    def next_level(self) -> int:
-        """The level of its next event."""
-        if not self.is_active:
-            return self.since
-        return self.end if self.now is None else self.since + self.now.next_clock // self.weight
-
-    def next_error(self) -> int:
-        if not self.is_active:
-            return self.error
-        return self.error + 2 if self.now is None else self.error + self.now.next_error // self.weight + 2
-
-    def proceed(self) -> bool:
-        """What its group does next happens. Returns whether that was the last."""
-        group = self.group
-        assert group is not None
-        self.at += 1
-        if self.at == len(group.moments):
-            group.step()
-        self.now = group.moments[self.at]
-        return not self.now.is_alive
 
 
 class Group:
@@ -132,7 +42,6 @@ class Group:
 
     __slots__ = (
         "_drift",
-        "_doubt",
         "_exhausted",
         "_given",
         "_has_moved",
@@ -141,11 +50,9 @@ class Group:
         "_latest",
         "_level",
         "_level_error",
-        "_limits",
         "_next_level_error",
         "_rate",
         "_record",
-        "_slack",
         "_sums",
         "_tells",
         "_used",
@@ -154,14 +61,18 @@ class Group:
         "_x_error",
         "base",
         "common",
+        "crossed",
+        "doubt",
         "ended",
         "filled",
         "kinds",
         "lead",
+        "limits",
         "members",
         "moments",
         "needs",
         "node",
+        "slack",
         "stops",
         "story",
         "weightless",
@@ -176,12 +87,12 @@ class Group:
         self.common = -1  # of those that every flow here needs
         self._record = record
         self._given: Limits = NO_LIMITS  # the limits
-        self._limits: dict[int, int] = {}  # their middles
+        self.limits: dict[int, int] = {}  # their middles
         self._initial = ([(m, m.group) for m in members], [(m, m.group) for m in weightless])
         self._sums = [0] * resources  # u
-        self._weights = self._slack = self._drift = 0
+        self._weights = self.slack = self._drift = 0
         self.kinds: Sequence[Flow] | None = None  # of a leaf that had nothing: another as alike has the same levels
-        self._doubt = 0  # what is wrong with what it begins with
+        self.doubt = 0  # what is wrong with what it begins with
         for member in (*members, *weightless):
             weight, group = member.weight, member.group
             self._weights += weight
@@ -189,29 +100,29 @@ class Group:
                 assert member.flow is not None
                 self.needs |= member.flow.needs
                 self.common &= member.flow.needs
-                self._slack += weight
-                self._doubt += 4 * weight * (member.error + 2) + 4  # it begins and ends once
+                self.slack += weight
+                self.doubt += 4 * weight * (member.error + 2) + 4  # it begins and ends once
             else:
                 self.needs |= group.needs
                 self.common &= group.common
-                self._slack += weight * (2 * group._slack + 2)
-                self._doubt += 2 * weight * (member.error + 1) + 2
+                self.slack += weight * (2 * group.slack + 2)
+                self.doubt += 2 * weight * (member.error + 1) + 2
 
-    def limit(self, limits: Limits, used: Sequence[Exact], watched: Sequence[int]) -> None:
+    def limit(self, limits: Limits, used: Sequence[Exact], watched: Iterable[int]) -> None:
         """What the queue may use at most, and what it uses now, also of what is only watched."""
         self._given = limits
         for r in {**limits, **dict.fromkeys(watched)}:
             self.base[r] = used[r].middle
-            self._doubt += used[r].error
+            self.doubt += used[r].error
         for r, limit in limits.items():
-            self._limits[r] = limit.middle
-            self._doubt += limit.error
+            self.limits[r] = limit.middle
+            self.doubt += limit.error
 
     def begin(self) -> None:
         """From the start."""
         self._tells = self.kinds is not None
         self._used = dict(self.base)
-        self._drift = self._doubt
+        self._drift = self.doubt
         self._sums = [0] * len(self._sums)
         self._rate = UNIT  # M
         self._x = self._x_error = self._level = self._level_error = 0
@@ -220,6 +131,7 @@ class Group:
         self._heap: list[tuple[int, int]] = []  # (level of the next event, member)
         self._exhausted = -1  # the resource whose limit is the next event
         self._next_level_error = 0
+        self.crossed: int | None = None  # the level at which the first of its own limits was reached
         self.lead = NOBODY  # the resource that has been dominant all the time
         self.story: list[object] = []  # whatever decides its levels
         self.ended: list[Ending] = []
@@ -255,10 +167,8 @@ class Group:
         """What happens next."""
         now = self.moments[-1]
         if self._exhausted >= 0:
-            exhausted = self._exhausted
             self.advance(now.next_clock, now.next_error)
-            self.filled.append((exhausted, self._given[exhausted]))
-            self.freeze(exhausted, None, 0)
+            self._exhaust(self._exhausted)
             return
         heap = self._heap
         level, number = heap[0]
@@ -288,10 +198,37 @@ class Group:
             heapreplace(heap, (member.next_level(), number))
         self._settle()
 
+    def arrive(self, level: int, errors: tuple[int, int], used: dict[int, int], exhausted: int) -> None:
+        """As if all steps up to a level had been taken, at which a resource is exhausted; see `bounded_jump`.
+
+        The errors are of the level and of what is used there.
+        """
+        self._level, self._level_error = level, errors[0]
+        self._drift += errors[1]
+        self._latest = level + errors[0]
+        self._has_moved = True
+        self._used = used
+        self.lead = SEVERAL  # nobody has looked
+        self._sums = [0] * len(self._sums)
+        for member in list(self.members.values()):
+            member.is_active = False
+            if member.is_done(level):
+                self.ended.append((member, MET if member.flow is not None else FINISHED))
+                del self.members[member.number]
+            elif member.since <= level:
+                self._join(member)
+        self._exhaust(exhausted)
+
+    def _exhaust(self, resource: int) -> None:
+        if self.crossed is None:
+            self.crossed = self._level
+        self.filled.append((resource, self._given[resource]))
+        self.freeze(resource, None, 0)
+
     def level_at(self, clock: int, error: int) -> tuple[int, int]:
         """The level at a clock that is surely between the last event and the next, and how wrong it is."""
         level = self._level + ((clock - self._x) << PRECISION_BITS) // self._rate
-        level_error = error + self._drift + (level * self._slack >> PRECISION_BITS) + 4
+        level_error = error + self._drift + (level * self.slack >> PRECISION_BITS) + 4
         if level - level_error <= self._latest:
             raise Undecided
         for member in self.members.values():
@@ -403,7 +340,7 @@ class Group:
         if not self.members:
             if self.weightless:
                 members, self.weightless = self.weightless, {}
-                self._drift += self._x_error + (self._level * self._slack >> PRECISION_BITS) + 1
+                self._drift += self._x_error + (self._level * self.slack >> PRECISION_BITS) + 1
                 self._latest = self._drift if self._has_moved else NEVER
                 self._start(members)
             else:
@@ -433,7 +370,7 @@ class Group:
         reach = self._reach(level)
         error = reach + level_error * self._weights
         self._exhausted = -1
-        if self._limits:
+        if self.limits:
             clock, error = self._look_at_limits(rise, clock, error)
         used = dict(self._used) if self.base else self._used
         self.moments.append(
@@ -442,7 +379,7 @@ class Group:
 
     def _reach(self, level: int) -> int:
         """How wrong the clock and what is used may be, as functions of the level."""
-        return self._drift + (max(level, self._level) * self._slack >> PRECISION_BITS) + 2
+        return self._drift + (max(level, self._level) * self.slack >> PRECISION_BITS) + 2
 
     def _follow_lead(self, rate: int) -> None:
         """Whether one resource alone has had the largest sum all the time."""
@@ -453,7 +390,7 @@ class Group:
             self.lead = SEVERAL
             return
         sums[lead] = 0
-        if max(sums) + 2 * self._slack >= rate:
+        if max(sums) + 2 * self.slack >= rate:
             self.lead = SEVERAL
         sums[lead] = rate
 
@@ -461,7 +398,7 @@ class Group:
         """Whether one is reached before the next event: then the clock and the error of that."""
         sums, used = self._sums, self._used
         margin = next_error + 4
-        for r, limit in self._limits.items():
+        for r, limit in self.limits.items():
             speed = sums[r]
             if not speed:
                 continue
@@ -469,7 +406,7 @@ class Group:
             left = room - (rise * speed >> PRECISION_BITS)
             if left > margin:
                 continue
-            if left >= -margin or room <= margin or speed < RELIABLE * self._slack:
+            if left >= -margin or room <= margin or speed < RELIABLE * self.slack:
                 raise Undecided
             passed = room * self._rate // speed
             clock, error = self._x + passed, self._clock_error(passed, speed)
@@ -481,11 +418,6 @@ class Group:
 
     def _clock_error(self, passed: int, speed: int) -> int:
         """Of the clock at which the room of a resource is used up: twice the first-order terms."""
-        base = self._drift + (self._level * self._slack >> PRECISION_BITS) + 4
-        slack = passed * self._slack
+        base = self._drift + (self._level * self.slack >> PRECISION_BITS) + 4
+        slack = passed * self.slack
         return 2 * (base + (base * self._rate + slack) // speed + slack // self._rate + 4)
-
-
-def clock_of(member: Member, level: Level) -> tuple[int, int]:
-    """How far a member has been raised when its siblings are at a level, and how wrong that is."""
-    return member.weight * (level.middle - member.since), member.weight * (level.error + member.error) + 1

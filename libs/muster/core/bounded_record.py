@@ -59,12 +59,16 @@ FINISHED: Final = "finished"
 
 
 class Record:
-    """One filling: what it knows at its end, and the exact numbers behind it."""
+    """What is known at the end of a filling, and the exact numbers behind it."""
 
     def __init__(self, again: Again) -> None:
-        self.filled: Filled = {}
         self._again = again
         self._marks: Iterator[int] = count(1)
+        self.begin()
+
+    def begin(self) -> None:
+        """Another filling begins. Names are not given a second time: levels found before may still be in use."""
+        self.filled: Filled = {}
         self._names: dict[Hashable, int] = {}
 
     def symbol(self, level: Level) -> Exact:

@@ -11,7 +11,7 @@ flow is raised along its `direction`, its demand scaled to dominant share 1, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import gcd
 from operator import add
 from typing import TYPE_CHECKING
@@ -41,7 +41,6 @@ class Flow:
         "level",
         "main",
         "needs",
-        "parts",
         "weight",
     )
 
@@ -55,24 +54,28 @@ class Flow:
         self.main = (most, below)  # amount and capacity of a resource of which it asks for the largest share
         self.full = Exact(most, below)  # dominant share of the whole demand
         needs = dominant = 0
-        parts = []
         for r, amount in asked.items():
-            given, scaled = most * capacity[r], amount * below
             needs |= 1 << r
-            if scaled == given:
+            if amount * below == most * capacity[r]:
                 dominant |= 1 << r
-                parts.append((r, UNIT))
-            else:
-                parts.append((r, (scaled << PRECISION_BITS) // given))
         self.needs = needs  # a bit for each resource
         self.dominant = dominant  # a bit for each that has the largest share
-        self.parts = tuple(parts)  # the direction, as middles of `exact`
         self._direction: dict[int, Exact] | None = None
         self._share: Exact | None = ZERO
         self.level: Level | None = None  # where it was stopped, if it was
         self.weight = 1  # of what was raised to this level
         self.is_open = False  # whether the present filling may raise it
         self.is_gone = False  # replaced by another
+
+    def parts(self, counted: int) -> list[tuple[int, int]]:
+        """The direction, as middles of `exact`, in the resources with a bit in `counted`."""
+        most, below = self.main
+        capacity, dominant = self._capacity, self.dominant
+        return [
+            (r, UNIT if dominant >> r & 1 else (amount * below << PRECISION_BITS) // (most * capacity[r]))
+            for r, amount in self.asked.items()
+            if counted >> r & 1
+        ]
 
     @property
     def share(self) -> Exact:
@@ -165,24 +168,23 @@ class Tree:
         self.root = Node("", "", 1, None)
         self.nodes = [self.root]
         self.by_id = {"": self.root}
+        self.limited: list[Node] = []  # those with a limit
+        self.guaranteed: list[Node] = []  # those with a guarantee
         for queue in queues.subtree():
             self._add(queue, demand.get(queue.id, ()))
         for node in reversed(self.nodes):
             self._derive(node)
 
-    def change(self, queue: str, demand: FlowDemand) -> bool:
-        """A leaf asks for something else. Returns whether the number of its flows is another."""
-        leaf = self.by_id[queue]
-        before = leaf.flows
+    def change(self, leaf: Node, demand: FlowDemand) -> None:
+        """A leaf asks for something else."""
+        for flow in leaf.flows:
+            flow.is_gone = True
         leaf.flows = self.flows_of(demand)
         for node in leaf.path():
             self._derive(node)
-        for flow in before:
-            flow.is_gone = True
         for (first, second), witness in self._witnesses.items():
             if witness is None:
                 self._witnesses[first, second] = self._less_of(leaf.flows, first, second)
-        return len(leaf.flows) != len(before)
 
     def indexed(self, amounts: Amounts) -> dict[int, int]:
         """By resource index; without those that have no capacity."""
@@ -200,24 +202,30 @@ class Tree:
                 flows.append(Flow(asked, self.capacity))
         return flows
 
-    def essential(self, flows: Sequence[Flow], limits: dict[int, Exact]) -> dict[int, Exact]:
+    def essential(self, node: Node, limits: dict[int, Exact]) -> dict[int, Exact]:
         """Without the limits that are reached, if ever, together with another one that stops the same flows."""
         if len(limits) < 2:
             return limits
         kept = dict(limits)
         for r, limit in limits.items():
-            if any(q != r and other <= limit and self._less_of(flows, q, r) is None for q, other in kept.items()):
+            if any(q != r and other <= limit and self._cover(node, q, r) for q, other in kept.items()):
                 del kept[r]
         return kept
 
-    def counted(self) -> int:
+    def _cover(self, node: Node, first: int, second: int) -> bool:
+        """Whether all flows of a queue need at least as large a share of the first resource as of the second."""
+        if node is self.root:
+            return self._covered(first, second)
+        return self._less_of(node.below, first, second) is None
+
+    def counted(self, also: Iterable[int]) -> int:
         """A bit for each resource but those of which every flow needs at most as large a share as of another.
 
-        Those are never dominant. Where one is limited it counts.
+        Those are never dominant. Where one is limited, at a queue or `also`, it counts.
         """
         bits = (1 << len(self.resources)) - 1
-        limited = 0
-        for node in self.nodes:
+        limited = sum(1 << r for r in also)
+        for node in self.limited:
             for r in node.pressing:
                 limited |= 1 << r
         for r in range(len(self.resources)):
@@ -262,6 +270,10 @@ class Tree:
             node.guaranteed = {r: amount for r, amount in self.indexed(spec.guaranteed).items() if amount > 0}
         if demand and not queue.children:
             node.flows = self.flows_of(demand)
+        if node.limit:
+            self.limited.append(node)
+        if node.guaranteed:
+            self.guaranteed.append(node)
         parent.children.append(node)
         self.nodes.append(node)
         self.by_id[spec.id] = node
@@ -282,5 +294,5 @@ class Tree:
                     sums[r] += amount
         if node.limit:
             pressing = {r: Exact(a, self.capacity[r]) for r, a in node.limit.items() if sums[r] > a}
-            node.pressing = self.essential(node.below, pressing)
+            node.pressing = self.essential(node, pressing)
         node.demand = sums

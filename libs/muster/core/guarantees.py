@@ -25,7 +25,7 @@ def raise_to_floors(tree: Tree, known: Floors) -> None:
     """Set the share of every flow to its floor. `known` are the floors of queues below which nothing has changed."""
     for flow in tree.root.below:
         flow.share, flow.is_open = ZERO, False
-    if any(node.guaranteed for node in tree.nodes):
+    if tree.guaranteed:
         for node in reversed(tree.nodes):  # children first
             if node.guaranteed and node.below:
                 _raise_to_floor(tree, node, known)
@@ -35,7 +35,7 @@ def raise_to_floors(tree: Tree, known: Floors) -> None:
 def withheld(tree: Tree) -> list[int]:
     """What is neither lent nor borrowed, by resource."""
     nothing = [0] * len(tree.resources)
-    if not any(node.lending and node.guaranteed for node in tree.nodes):
+    if not any(node.lending for node in tree.guaranteed):
         return nothing
     kept: dict[str, list[int]] = {}
     asked: dict[str, list[int]] = {}  # demand, capped by the limits on the way up

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from muster.core.bounded_record import Level
 
 LOCAL: Final = 1 << 20
+FROM_NOTHING: Final = (ZERO, True)
 
 
 class Stop(NamedTuple):
@@ -31,15 +32,20 @@ class Stop(NamedTuple):
 
 
 class Again:
-    """One filling: how it began, and what came from above to whom."""
+    """How a filling began, and what came from above to whom; of one after the other."""
 
-    def __init__(self, top: Node, limits: Limits, used: Used, resources: int) -> None:
-        self.stops: dict[str, list[Stop]] = {}
+    def __init__(self, top: Node) -> None:
         self._top = top
+
+    def begin(self, limits: Limits, used: Used | None, resources: int) -> None:
+        """A filling begins. `used`: what queues use; None: no flow has anything, and all are open."""
+        self.stops: dict[str, list[Stop]] = {}
         self._limits = limits
-        self._used = used
+        self._used = used or {}
         self._resources = resources
-        self._begin = {id(flow): (flow.share, flow.is_open) for flow in top.below}
+        self._begin: dict[int, tuple[Exact, bool]] = {}
+        if used is not None:
+            self._begin = {id(flow): (flow.share, flow.is_open) for flow in self._top.below}
         self._replayed: dict[str, tuple[Levels, dict[int, Exact]]] = {}
 
     def settle(self) -> None:
@@ -65,7 +71,7 @@ class Again:
         if node.id not in self._replayed:
             now = [(flow, flow.share, flow.is_open) for flow in node.below]
             for flow in node.below:
-                flow.share, flow.is_open = self._begin[id(flow)]
+                flow.share, flow.is_open = self._begin.get(id(flow), FROM_NOTHING)
             limits = self._limits if node is self._top else node.pressing
             stops = [(stop.resource, _clock(stop)) for stop in self.stops.get(node.id, ())]
             levels = filling.raise_all(node, limits, self._used, self._resources, stops)

@@ -13,6 +13,7 @@ from fractions import Fraction
 from math import lcm
 from typing import NamedTuple
 
+from muster.core.bounded_record import Filled
 from muster.core.exact import ZERO, Exact
 from muster.core.filling import Limits
 from muster.core.flows import Flow, Node, Tree
@@ -45,9 +46,10 @@ def are_alike(flows: Sequence[Flow]) -> bool:
     return True
 
 
-def fill(tree: Tree, limits: Limits) -> None:
+def fill(tree: Tree, limits: Limits) -> Filled:
     """As `filling.fill` of the root, for flows that are alike and all open."""
     _Filling(tree).fill(limits)
+    return {}
 
 
 class _Filling:
