@@ -25,7 +25,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import Final
 
 from muster.core.bounded_members import RELIABLE, Member, Moment, Undecided, clock_of
-from muster.core.bounded_record import FINISHED, MET, Ending, Level, Record
+from muster.core.bounded_record import FINISHED, MET, Ending, Known, Level, Record
 from muster.core.exact import PRECISION_BITS, UNIT, ZERO, Exact
 from muster.core.filling import Limits
 from muster.core.flows import Flow, Node
@@ -135,7 +135,7 @@ class Group:
         self.lead = NOBODY  # the resource that has been dominant all the time
         self.story: list[object] = []  # whatever decides its levels
         self.ended: list[Ending] = []
-        self.filled: list[tuple[int, Exact]] = []  # (resource, share of the queue) where it is known as a whole
+        self.filled: list[tuple[int, Known]] = []  # (resource, share of the queue) where it is known as a whole
         self.stops: list[Stop] = []
         self.moments: list[Moment] = []
         members, weightless = ({m.number: m.reset(group) for m, group in some} for some in self._initial)
@@ -231,6 +231,9 @@ class Group:
         level_error = error + self._drift + (level * self.slack >> PRECISION_BITS) + 4
         if level - level_error <= self._latest:
             raise Undecided
+        # The drift is more than the error of any member's next event.
+        if self._heap and self._heap[0][0] - self._drift > level + level_error:
+            return level, level_error
         for member in self.members.values():
             if member.next_level() - member.next_error() <= level + level_error:
                 raise Undecided
@@ -298,7 +301,7 @@ class Group:
         is_final = lead == resource or not self.members
         if level is not None and lead >= 0 and is_final and member.start is ZERO:
             # What it has of its dominant resource is all it was raised by.
-            self.filled.append((lead, level.raised(member.weight)))
+            self.filled.append((lead, (level, member.weight)))
 
     def _start(self, members: dict[int, Member]) -> None:
         """A level of their own for the members."""

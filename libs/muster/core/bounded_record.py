@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from muster.core.bounded_groups import Group, Member
     from muster.core.flows import Flow
 
-Filled = dict[tuple[str, int], Exact]  # (queue, resource) -> its share, where that is known as a whole
+Known = Exact | tuple["Level", int]  # a share: a number, or a level times a weight
+Filled = dict[tuple[str, int], Known]  # (queue, resource) -> its share, where that is known as a whole
 Story = tuple[object, ...]
 
 
@@ -113,9 +114,12 @@ class Record:
         self._again.stops[group.node.id] = [*group.stops, Stop(resource, level, member.weight, member.start)]
         if level is not None and group.lead >= 0 and member.start is ZERO:
             # What it has of its dominant resource is all it was raised by.
-            self.filled[group.node.id, group.lead] = level.raised(member.weight)
+            self.filled[group.node.id, group.lead] = level, member.weight
         for below in (*group.members.values(), *group.weightless.values()):
-            self._stop(below, resource, reached if below.is_active else None)
+            if below.flow is not None and below.is_active and reached is not None:
+                below.flow.stop(reached, below.weight)
+            else:
+                self._stop(below, resource, reached if below.is_active else None)
 
 
 def _is_told(part: object) -> TypeGuard[tuple[int, Level, int]]:

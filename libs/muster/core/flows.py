@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import gcd
 from operator import add
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from muster.core.exact import ONE, PRECISION_BITS, UNIT, ZERO, Exact
 from muster.core.model import Amounts
@@ -22,6 +22,8 @@ from muster.core.queues import Queue, QueueTree
 
 if TYPE_CHECKING:
     from muster.core.bounded_record import Level
+
+SCALE_BITS: Final = 188
 
 FlowDemand = Sequence[Amounts]  # of one leaf: one for each set of requested resources
 
@@ -41,6 +43,7 @@ class Flow:
         "level",
         "main",
         "needs",
+        "scale",
         "weight",
     )
 
@@ -63,7 +66,8 @@ class Flow:
         self._direction: dict[int, Exact] | None = None
         self._share: Exact | None = ZERO
         self.level: Level | None = None  # where it was stopped, if it was
-        self.weight = 1  # of what was raised to this level
+        self.weight = 0  # of what was raised to this level
+        self.scale = 0  # what its part of the demand is for each unit of the level, SCALE_BITS up, rounded down
         self.is_open = False  # whether the present filling may raise it
         self.is_gone = False  # replaced by another
 
@@ -91,7 +95,10 @@ class Flow:
 
     def stop(self, level: Level, weight: int) -> None:
         """It has come to weight * level."""
-        self._share, self.level, self.weight = None, level, weight
+        self._share, self.level = None, level
+        if weight != self.weight:
+            most, below = self.main
+            self.weight, self.scale = weight, (weight * below << SCALE_BITS) // most
 
     @property
     def kind(self) -> tuple[tuple[int, int], ...]:

@@ -11,18 +11,17 @@ leaves it open which whole number it is or which of two remainders is larger, th
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cmp_to_key
 from typing import Final
 
 import numpy as np
 
+from muster.core.bounded_record import Filled
 from muster.core.columns import Columns, Numbers, sums
 from muster.core.exact import PRECISION_BITS, ZERO, Exact, order
 from muster.core.filling import total
-from muster.core.flows import Flow, Node, Tree
-
-Filled = Mapping[tuple[str, int], Exact]  # (queue, resource) -> its share, where that is known as a whole
+from muster.core.flows import SCALE_BITS, Flow, Node, Tree
 
 FRACTION_BITS: Final = 40  # of an amount
 ONE_UNIT: Final = 1 << FRACTION_BITS
@@ -117,30 +116,29 @@ class _Rounding:
 
     def _are_equal(self, nodes: Sequence[Node], r: int) -> bool:
         """Whether queues surely have the same amount: each is one flow that was stopped at the same level."""
-        level: Hashable = None
-        numerator = denominator = 0
-        for node in nodes:
-            mark = node.flows[0].share.mark if len(node.flows) == 1 else None
-            if mark is None:
+        if any(len(node.flows) != 1 for node in nodes):
+            return False
+        first, *others = [node.flows[0] for node in nodes]
+        most, below = first.main
+        above = first.weight * first.asked[r] * below  # of the level, as a multiple of 1 / most
+        for flow in others:
+            if flow.level is not first.level or flow.level is None:
                 return False
-            asked, (most, below) = node.flows[0].asked[r], node.flows[0].main
-            above, under = mark[1] * asked * below, most  # of the level
-            if level is None:
-                level, numerator, denominator = mark[0], above, under
-            elif level != mark[0] or above * denominator != under * numerator:
+            if flow.weight * flow.asked[r] * flow.main[1] * most != above * flow.main[0]:
                 return False
         return True
 
     def _exact(self, node: Node, r: int) -> Exact:
         """The amount of a resource that a queue has."""
-        share = self._filled.get((node.id, r))
-        if share is None:
+        known = self._filled.get((node.id, r))
+        if known is None:
             for q in range(len(self._tree.resources)):
                 if (node.id, q) in self._filled and self._tree.always_equal(node.below, q, r):
-                    share = self._filled[node.id, q]
+                    known = self._filled[node.id, q]
                     break
-        if share is None:
-            share = total(_exact_share(flow, r) for flow in node.below_needing(r))
+        if known is None:
+            known = total(_exact_share(flow, r) for flow in node.below_needing(r))
+        share = known if isinstance(known, Exact) else known[0].raised(known[1])
         return share * Exact(self._tree.capacity[r])
 
 
@@ -154,9 +152,17 @@ def _exact_share(flow: Flow, r: int) -> Exact:
 
 def _amounts(columns: Columns) -> tuple[Numbers, Numbers, Numbers]:
     """What each flow has: whole parts, the rest, and how many units that may be too little."""
-    parts = []
-    errors = []
+    scaled = PRECISION_BITS + SCALE_BITS - PART_BITS  # a level times the scale of a flow is its part, so many bits up
+    clear = scaled + CLOSE_BITS - 2
+    parts: list[int] = []
+    errors: list[int] = []
     for flow in columns.flows:
+        level = flow.level
+        if level is not None:
+            part, error = (level.middle - level.error) * flow.scale >> scaled, level.error
+            parts.append(part if 0 <= part <= PART else min(max(part, 0), PART))
+            errors.append(CLOSE if error.bit_length() + flow.scale.bit_length() < clear else CLEAR)
+            continue
         share = flow.share
         if share is ZERO or share is flow.full:
             parts.append(PART if share is flow.full else 0)
