@@ -27,7 +27,7 @@ Story = tuple[object, ...]
 class Level:
     """The level at which a resource is exhausted in a group. Levels with the same story are the same."""
 
-    __slots__ = ("_exact", "_record", "error", "group", "middle", "resource", "story")
+    __slots__ = ("_exact", "_record", "error", "group", "low", "middle", "resource", "story")
 
     def __init__(
         self, record: Record, group: Group, resource: int, bounds: tuple[int, int], story: Story | None
@@ -35,6 +35,7 @@ class Level:
         self.group = group
         self.resource = resource
         self.middle, self.error = bounds
+        self.low = max(bounds[0] - bounds[1], 0)  # it is not less
         self.story = story  # None: it is not known to be anybody else's, too
         self._record = record
         self._exact: Exact | None = None

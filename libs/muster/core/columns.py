@@ -8,7 +8,7 @@ otherwise: the same operations work on both, only slower. There are no floats.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,21 @@ import numpy.typing as npt
 from muster.core.flows import Flow, Node, Tree
 
 AMOUNT_BITS: Final = 62  # what all flows together ask for has fewer, or Python's own integers are used
+LIMB_BITS: Final = 31  # of a digit when large numbers are multiplied
 
 Numbers = npt.NDArray[Any]  # of int64 or of Python's integers
 Places = npt.NDArray[np.intp]
+
+
+class Split(NamedTuple):
+    """What is needed to give all queues of one depth what their parents have."""
+
+    parents: Places  # the queues above that have children
+    first: Places  # the first child of each
+    last: Places  # the first that is no longer one
+    start: int  # the queues of this depth
+    stop: int
+    above: Places  # the parent of each of them, as a place in `parents`
 
 
 class Columns:
@@ -34,7 +46,7 @@ class Columns:
         self.up: Places = np.array(up, dtype=np.intp)  # the parent of each queue
         self.first: Places = np.array(first, dtype=np.intp)  # its first child
         self.last: Places = self.first + np.array([len(node.children) for node in self.nodes], dtype=np.intp)
-        self.levels = _levels(self.nodes)
+        self.splits = [self._split(start, stop) for start, stop in _levels(self.nodes)]
         begin = _begins(tree)
         self.begin: Places = np.array([begin[node.id] for node in self.nodes], dtype=np.intp)  # its first flow
         self.end: Places = self.begin + np.array([len(node.below) for node in self.nodes], dtype=np.intp)
@@ -44,7 +56,10 @@ class Columns:
         self.asked: Numbers = np.zeros((len(tree.resources), len(self.flows)), dtype=np.int64)
         if not self.is_small:
             self.asked = self.asked.astype(object)
+        self.large: list[int] = []  # the resources of which some amount has more than one digit
         self._write(0, self.flows)
+        # By parent: whether the flows of children surely have equal amounts if they stop at one level.
+        self.alike: dict[int, dict[tuple[int, ...], bool]] = {}
 
     def ask(self, tree: Tree, leaf: Node) -> bool:
         """As many flows of a leaf as before ask for something else. Returns whether that can be written down here."""
@@ -54,20 +69,26 @@ class Columns:
         self.flows[begin : begin + len(leaf.flows)] = leaf.flows
         self.asked[:, begin : begin + len(leaf.flows)] = 0
         self._write(begin, leaf.flows)
+        self.alike.clear()
         return True
+
+    def _split(self, start: int, stop: int) -> Split:
+        parents, above = np.unique(self.up[start:stop], return_inverse=True)
+        return Split(parents, self.first[parents], self.last[parents], start, stop, above)
 
     def _write(self, begin: int, flows: Sequence[Flow]) -> None:
         rows = [r for flow in flows for r in flow.asked]
         columns = [number for number, flow in enumerate(flows, begin) for _ in flow.asked]
         if rows:
             self.asked[rows, columns] = [amount for flow in flows for amount in flow.asked.values()]
+            self.large = np.flatnonzero((self.asked >> LIMB_BITS).any(axis=1)).tolist()
 
 
 def sums(parts: Numbers, begin: Places, end: Places) -> Numbers:
     """Along the last axis, of each stretch from a beginning to an end."""
     running = np.zeros((*parts.shape[:-1], parts.shape[-1] + 1), dtype=parts.dtype)
     np.cumsum(parts, axis=-1, out=running[..., 1:])
-    found: Numbers = running[..., end] - running[..., begin]
+    found: Numbers = running.take(end, axis=-1) - running.take(begin, axis=-1)
     return found
 
 

@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from muster.core.bounded_record import Filled
-from muster.core.columns import Columns, Numbers, sums
+from muster.core.columns import LIMB_BITS, Columns, Numbers, sums
 from muster.core.exact import PRECISION_BITS, ZERO, Exact, order
 from muster.core.filling import total
 from muster.core.flows import SCALE_BITS, Flow, Node, Tree
@@ -28,7 +28,6 @@ ONE_UNIT: Final = 1 << FRACTION_BITS
 KEY_BITS: Final = FRACTION_BITS + 2  # of a remainder as a sort key: they may be a little outside of 0 .. 1
 PART_BITS: Final = 124  # of the part of its demand that a flow gets
 PART: Final = 1 << PART_BITS
-LIMB_BITS: Final = 31
 LIMB: Final = (1 << LIMB_BITS) - 1
 CLOSE: Final = 2  # so many units an amount of a flow may be too little
 CLOSE_BITS: Final = 20  # when its part is wrong by less than 2^this: 2^AMOUNT_BITS times as much is less than a unit
@@ -69,64 +68,57 @@ class _Rounding:
 
     def split(self) -> None:
         """Give all children what their parents have."""
-        columns, whole = self._columns, self.whole
-        up = columns.up
-        keys = (up << KEY_BITS) + 2 * ONE_UNIT - self._rest  # by parent, then the largest remainder first
+        columns, whole, error = self._columns, self.whole, self._error
+        keys = (columns.up << KEY_BITS) + 2 * ONE_UNIT - self._rest  # by parent, then the largest remainder first
         keys[:, 0] = -1  # the root is nobody's child
         ranked = np.sort(keys, axis=1)
-        left = whole - sums(whole, columns.first, columns.last)  # for the children, once all have their whole parts
-        for start, stop in columns.levels:
-            parents = slice(int(up[start]), int(up[stop - 1]) + 1)
-            first, last, count = columns.first[parents], columns.last[parents], left[:, parents]
-            edge = np.where((first < last) & (count > 0), first + count - 1, 0).astype(np.intp)
-            worst = np.take_along_axis(ranked, edge, axis=1)  # of those that get one more; -1 where nobody does
-            gets = keys[:, start:stop] <= worst[:, up[start:stop] - parents.start]
-            beyond = np.minimum(edge + 1, len(up) - 1)
-            close = np.take_along_axis(ranked, beyond, axis=1) - worst <= self._error[parents]
-            for r, number in np.argwhere(close & (edge > 0) & (edge + 1 < last)).tolist():
-                parent = parents.start + number
-                begin, end = int(columns.first[parent]), int(columns.last[parent])
-                gets[r, begin - start : end - start] = self._largest(parent, r, int(left[r, parent]))
+        rows, queues = keys.shape
+        row = queues * np.arange(rows)[:, None]
+        parts = sums(whole, columns.first, columns.last)  # what the children have before anybody gets one more
+        for parents, first, last, start, stop, above in columns.splits:
+            count = whole[:, parents] - parts[:, parents]
+            edge = np.where(count > 0, first + count - 1, 0).astype(np.intp)
+            worst = ranked.take(edge + row)  # of those that get one more; -1 where nobody does
+            gets = keys[:, start:stop] <= worst.take(above, axis=1)
+            beyond = ranked.take(np.minimum(edge + 1, queues - 1) + row)
+            close = (beyond - worst <= error[parents]) & (edge > 0) & (edge + 1 < last)
+            for r, number in np.argwhere(close).tolist():
+                begin, end = int(first[number]), int(last[number])
+                gets[r, begin - start : end - start] = self._largest(int(parents[number]), r, int(count[r, number]))
             whole[:, start:stop] += gets
-            left[:, start:stop] += gets
 
     def _largest(self, parent: int, r: int, count: int) -> list[bool]:
         """Which children of a queue have the `count` largest remainders of a resource; where the bounds do not tell."""
-        first, last, error = int(self._columns.first[parent]), int(self._columns.last[parent]), self._error[parent]
-        rests = self._rest[r, first:last].tolist()
-        worst = sorted(rests, reverse=True)[count - 1]
-        gets = [rest > worst + error for rest in rests]
-        nodes = self._columns.nodes
-        open_ = [
-            number
-            for number, rest in enumerate(rests)
-            if abs(rest - worst) <= error and nodes[first + number].demand[r]
-        ]
+        first, error = int(self._columns.first[parent]), int(self._error[parent])
+        rests = self._rest[r, first : int(self._columns.last[parent])].tolist()
+        worst = sorted(rests)[-count]
+        low, high = worst - error, worst + error
+        gets = [rest > high for rest in rests]
+        open_ = [number for number, rest in enumerate(rests) if low <= rest <= high]
         left = count - sum(gets)
-        if left < len(open_) and not self._are_equal([nodes[first + number] for number in open_], r):
-            remainders = {
-                number: self._exact(nodes[first + number], r) - Exact(int(self.whole[r, first + number]))
-                for number in open_
-            }
+        if left < len(open_) and not self._are_equal(parent, r, open_):
+            nodes, whole = self._columns.nodes, self.whole
+            remainders = {n: self._exact(nodes[first + n], r) - Exact(int(whole[r, first + n])) for n in open_}
             depth = nodes[parent].depth
             open_.sort(key=cmp_to_key(lambda a, b: order(remainders[b], remainders[a], depth) or a - b))
         for number in open_[:left]:
             gets[number] = True
         return gets
 
-    def _are_equal(self, nodes: Sequence[Node], r: int) -> bool:
-        """Whether queues surely have the same amount: each is one flow that was stopped at the same level."""
-        if any(len(node.flows) != 1 for node in nodes):
-            return False
-        first, *others = [node.flows[0] for node in nodes]
-        most, below = first.main
-        above = first.weight * first.asked[r] * below  # of the level, as a multiple of 1 / most
-        for flow in others:
-            if flow.level is not first.level or flow.level is None:
+    def _are_equal(self, parent: int, r: int, numbers: Sequence[int]) -> bool:
+        """Whether children surely have the same amount: each is one flow that was stopped at the same level."""
+        flows: list[Flow] = []
+        children = self._columns.nodes[parent].children
+        for number in numbers:
+            below = children[number].flows
+            if len(below) != 1 or below[0].level is None or (flows and below[0].level is not flows[0].level):
                 return False
-            if flow.weight * flow.asked[r] * flow.main[1] * most != above * flow.main[0]:
-                return False
-        return True
+            flows += below
+        known = self._columns.alike.setdefault(parent, {})
+        key = (r, *numbers)
+        if key not in known:
+            known[key] = _are_alike(flows, r)
+        return known[key]
 
     def _exact(self, node: Node, r: int) -> Exact:
         """The amount of a resource that a queue has."""
@@ -142,6 +134,14 @@ class _Rounding:
         return share * Exact(self._tree.capacity[r])
 
 
+def _are_alike(flows: Sequence[Flow], r: int) -> bool:
+    """Whether flows have equal amounts whenever they are stopped at one level."""
+    (most, below), first = flows[0].main, flows[0].weight * flows[0].asked.get(r, 0)
+    return all(
+        flow.weight * flow.asked.get(r, 0) * flow.main[1] * most == first * below * flow.main[0] for flow in flows
+    )
+
+
 def _exact_share(flow: Flow, r: int) -> Exact:
     if flow.share is ZERO:
         return ZERO
@@ -152,45 +152,51 @@ def _exact_share(flow: Flow, r: int) -> Exact:
 
 def _amounts(columns: Columns) -> tuple[Numbers, Numbers, Numbers]:
     """What each flow has: whole parts, the rest, and how many units that may be too little."""
+    flows = columns.flows
     scaled = PRECISION_BITS + SCALE_BITS - PART_BITS  # a level times the scale of a flow is its part, so many bits up
-    clear = scaled + CLOSE_BITS - 2
-    parts: list[int] = []
-    errors: list[int] = []
-    for flow in columns.flows:
-        level = flow.level
-        if level is not None:
-            part, error = (level.middle - level.error) * flow.scale >> scaled, level.error
-            parts.append(part if 0 <= part <= PART else min(max(part, 0), PART))
-            errors.append(CLOSE if error.bit_length() + flow.scale.bit_length() < clear else CLEAR)
-            continue
-        share = flow.share
-        if share is ZERO or share is flow.full:
-            parts.append(PART if share is flow.full else 0)
-            errors.append(0)
-        else:
-            most, below = flow.main
-            unit = most << PRECISION_BITS
-            low, wide = (share.middle - share.error) * below << PART_BITS, share.error * below << PART_BITS + 1
-            parts.append(min(max(low // unit, 0), PART))
-            errors.append(CLOSE if wide < unit << CLOSE_BITS else CLEAR)
-    whole, rest = (multiplied if columns.is_small else multiplied_large)(columns.asked, parts)
-    return whole, rest, np.array(errors, dtype=np.int64)
+    parts = [flow.level.low * flow.scale >> scaled if flow.level is not None else 0 for flow in flows]
+    errors = np.array([CLOSE if flow.level is not None else 0 for flow in flows], dtype=np.int64)
+    worst = max([flow.level.error for flow in flows if flow.level is not None], default=0).bit_length()
+    if worst + max([flow.scale for flow in flows], default=0).bit_length() > scaled + CLOSE_BITS - 2:
+        errors[errors > 0] = CLEAR
+    for number, flow in enumerate(flows):
+        if flow.level is None:
+            parts[number], errors[number] = _part(flow)
+    whole, rest = multiplied(columns, parts) if columns.is_small else multiplied_large(columns.asked, parts)
+    return whole, rest, errors
 
 
-def multiplied(asked: Numbers, parts: Sequence[int]) -> tuple[Numbers, Numbers]:
+def _part(flow: Flow) -> tuple[int, int]:
+    """What a flow has of what it asks for, rounded down, and how much of an amount may be missing."""
+    share = flow.share
+    if share is ZERO or share is flow.full:
+        return (PART if share is flow.full else 0), 0
+    most, below = flow.main
+    unit = most << PRECISION_BITS
+    low, wide = (share.middle - share.error) * below << PART_BITS, share.error * below << PART_BITS + 1
+    return min(max(low // unit, 0), PART), CLOSE if wide < unit << CLOSE_BITS else CLEAR
+
+
+def multiplied(columns: Columns, parts: Sequence[int]) -> tuple[Numbers, Numbers]:
     """Amounts below 2^AMOUNT_BITS times parts of PART, digit by digit: whole, and units rounded down by at most CLOSE.
 
     A digit has LIMB_BITS; of no sum here there are more than two products of digits and a carry, which is below 2^63.
     """
     halves = np.frombuffer(b"".join([part.to_bytes(16, "little") for part in parts]), dtype="<u8").astype(np.uint64)
     low, high = halves[::2], halves[1::2]
-    digits = [low, low >> 31, low >> 62 | high << 2, high >> 29]
-    *below, last = [(digit & LIMB if number < 3 else digit).astype(np.int64) for number, digit in enumerate(digits)]
-    small, large = asked & LIMB, asked >> LIMB_BITS
-    third = small * below[2] + large * below[1] + ((small * below[1] + large * below[0]) >> LIMB_BITS)
-    second = small * last + large * below[2] + (third >> LIMB_BITS)
-    rest = (second & LIMB) << (FRACTION_BITS - LIMB_BITS) | (third & LIMB) >> (2 * LIMB_BITS - FRACTION_BITS)
-    return large * last + (second >> LIMB_BITS), rest
+    digits = [low & LIMB, low >> 31 & LIMB, (low >> 62 | high << 2) & LIMB, high >> 29]
+    fourth, third, second, first = [digit.astype(np.int64) for digit in digits]
+    asked, large = columns.asked, columns.large
+    tail = asked * second + (asked * third >> LIMB_BITS)
+    lead = asked * first + (tail >> LIMB_BITS)
+    if large:  # these have two digits
+        ones, twos = asked[large] & LIMB, asked[large] >> LIMB_BITS
+        tail[large] = ones * second + twos * third + (ones * third + twos * fourth >> LIMB_BITS)
+        lead[large] = ones * first + twos * second + (tail[large] >> LIMB_BITS)
+    whole = lead >> LIMB_BITS
+    if large:
+        whole[large] += twos * first
+    return whole, (lead & LIMB) << (FRACTION_BITS - LIMB_BITS) | (tail & LIMB) >> (2 * LIMB_BITS - FRACTION_BITS)
 
 
 def multiplied_large(asked: Numbers, parts: Sequence[int]) -> tuple[Numbers, Numbers]:
