@@ -156,6 +156,7 @@ class _Builder:
         member.flow = flow
         member.goal = stop(flow, limits) if limits else flow.full
         weight = member.weight
+        flow.weigh(weight)
         member.end = member.since + (member.goal.middle - share.middle) // weight
         if share is not ZERO:
             member.error += (member.goal.error + share.error) // weight + 1

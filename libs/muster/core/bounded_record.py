@@ -107,7 +107,7 @@ class Record:
             if level is None:
                 member.flow.share = member.start
             else:
-                member.flow.stop(level, member.weight)
+                member.flow.level = level
             return
         group = member.group.moment(member.at)
         reached = None if level is None else group.reached(member, resource, level)
@@ -118,7 +118,7 @@ class Record:
             self.filled[group.node.id, group.lead] = level, member.weight
         for below in (*group.members.values(), *group.weightless.values()):
             if below.flow is not None and below.is_active and reached is not None:
-                below.flow.stop(reached, below.weight)
+                below.flow.level = reached
             else:
                 self._stop(below, resource, reached if below.is_active else None)
 

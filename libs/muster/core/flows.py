@@ -35,6 +35,7 @@ class Flow:
         "_capacity",
         "_direction",
         "_share",
+        "_share_at",
         "asked",
         "dominant",
         "full",
@@ -64,9 +65,10 @@ class Flow:
         self.needs = needs  # a bit for each resource
         self.dominant = dominant  # a bit for each that has the largest share
         self._direction: dict[int, Exact] | None = None
-        self._share: Exact | None = ZERO
+        self._share = ZERO
+        self._share_at: Level | None = None  # the level it was worked out for
         self.level: Level | None = None  # where it was stopped, if it was
-        self.weight = 0  # of what was raised to this level
+        self.weight = 0  # of what is raised to this level
         self.scale = 0  # what its part of the demand is for each unit of the level, SCALE_BITS up, rounded down
         self.is_open = False  # whether the present filling may raise it
         self.is_gone = False  # replaced by another
@@ -84,20 +86,18 @@ class Flow:
     @property
     def share(self) -> Exact:
         """How far it has come."""
-        if self._share is None:
-            assert self.level is not None
-            self._share = self.level.raised(self.weight)
+        if self.level is not None and self._share_at is not self.level:
+            self._share, self._share_at = self.level.raised(self.weight), self.level
         return self._share
 
     @share.setter
     def share(self, share: Exact) -> None:
         self._share, self.level = share, None
 
-    def stop(self, level: Level, weight: int) -> None:
-        """It has come to weight * level."""
-        self._share, self.level = None, level
+    def weigh(self, weight: int) -> None:
+        """From now on, where it is stopped at a level it has come to weight * level."""
         if weight != self.weight:
-            most, below = self.main
+            self.share, (most, below) = self.share, self.main
             self.weight, self.scale = weight, (weight * below << SCALE_BITS) // most
 
     @property

@@ -11,7 +11,7 @@ leaves it open which whole number it is or which of two remainders is larger, th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cmp_to_key
 from typing import Final
 
@@ -83,34 +83,32 @@ class _Rounding:
             beyond = ranked.take(np.minimum(edge + 1, queues - 1) + row)
             close = (beyond - worst <= error[parents]) & (edge > 0) & (edge + 1 < last)
             for r, number in np.argwhere(close).tolist():
-                begin, end = int(first[number]), int(last[number])
-                gets[r, begin - start : end - start] = self._largest(int(parents[number]), r, int(count[r, number]))
+                for child, gets_more in self._largest(int(parents[number]), r, int(count[r, number])):
+                    gets[r, child - start] = gets_more
             whole[:, start:stop] += gets
 
-    def _largest(self, parent: int, r: int, count: int) -> list[bool]:
-        """Which children of a queue have the `count` largest remainders of a resource; where the bounds do not tell."""
+    def _largest(self, parent: int, r: int, count: int) -> Iterator[tuple[int, bool]]:
+        """Which children of a queue have the `count` largest remainders of a resource: those not clear by the bounds."""
         first, error = int(self._columns.first[parent]), int(self._error[parent])
         rests = self._rest[r, first : int(self._columns.last[parent])].tolist()
         worst = sorted(rests)[-count]
         low, high = worst - error, worst + error
-        gets = [rest > high for rest in rests]
-        open_ = [number for number, rest in enumerate(rests) if low <= rest <= high]
-        left = count - sum(gets)
+        open_ = [number for number, rest in enumerate(rests, first) if low <= rest <= high]
+        left = count - sum([rest > high for rest in rests])
         if left < len(open_) and not self._are_equal(parent, r, open_):
             nodes, whole = self._columns.nodes, self.whole
-            remainders = {n: self._exact(nodes[first + n], r) - Exact(int(whole[r, first + n])) for n in open_}
+            remainders = {n: self._exact(nodes[n], r) - Exact(int(whole[r, n])) for n in open_}
             depth = nodes[parent].depth
             open_.sort(key=cmp_to_key(lambda a, b: order(remainders[b], remainders[a], depth) or a - b))
-        for number in open_[:left]:
-            gets[number] = True
-        return gets
+        for place, number in enumerate(open_):
+            yield number, place < left
 
     def _are_equal(self, parent: int, r: int, numbers: Sequence[int]) -> bool:
         """Whether children surely have the same amount: each is one flow that was stopped at the same level."""
         flows: list[Flow] = []
-        children = self._columns.nodes[parent].children
+        nodes = self._columns.nodes
         for number in numbers:
-            below = children[number].flows
+            below = nodes[number].flows
             if len(below) != 1 or below[0].level is None or (flows and below[0].level is not flows[0].level):
                 return False
             flows += below
@@ -154,14 +152,15 @@ def _amounts(columns: Columns) -> tuple[Numbers, Numbers, Numbers]:
     """What each flow has: whole parts, the rest, and how many units that may be too little."""
     flows = columns.flows
     scaled = PRECISION_BITS + SCALE_BITS - PART_BITS  # a level times the scale of a flow is its part, so many bits up
-    parts = [flow.level.low * flow.scale >> scaled if flow.level is not None else 0 for flow in flows]
-    errors = np.array([CLOSE if flow.level is not None else 0 for flow in flows], dtype=np.int64)
-    worst = max([flow.level.error for flow in flows if flow.level is not None], default=0).bit_length()
+    levels = [flow.level for flow in flows]
+    parts = [level.low * flow.scale >> scaled if level is not None else 0 for flow, level in zip(flows, levels, strict=True)]
+    errors = np.array([CLOSE if level is not None else 0 for level in levels], dtype=np.int64)
+    worst = max([level.error for level in levels if level is not None], default=0).bit_length()
     if worst + max([flow.scale for flow in flows], default=0).bit_length() > scaled + CLOSE_BITS - 2:
-        errors[errors > 0] = CLEAR
-    for number, flow in enumerate(flows):
-        if flow.level is None:
-            parts[number], errors[number] = _part(flow)
+        errors *= CLEAR
+    for number, level in enumerate(levels):
+        if level is None:
+            parts[number], errors[number] = _part(flows[number])
     whole, rest = multiplied(columns, parts) if columns.is_small else multiplied_large(columns.asked, parts)
     return whole, rest, errors
 
