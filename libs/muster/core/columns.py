@@ -8,6 +8,7 @@ otherwise: the same operations work on both, only slower. There are no floats.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -47,11 +48,11 @@ class Columns:
         self.first: Places = np.array(first, dtype=np.intp)  # its first child
         self.last: Places = self.first + np.array([len(node.children) for node in self.nodes], dtype=np.intp)
         self.splits = [self._split(start, stop) for start, stop in _levels(self.nodes)]
-        begin = _begins(tree)
-        self.begin: Places = np.array([begin[node.id] for node in self.nodes], dtype=np.intp)  # its first flow
+        self._place = {node.id: number for number, node in enumerate(self.nodes)}
+        self._begin = _begins(tree)
+        self.begin: Places = np.array([self._begin[node.id] for node in self.nodes], dtype=np.intp)  # its first flow
         self.end: Places = self.begin + np.array([len(node.below) for node in self.nodes], dtype=np.intp)
         self.flows: list[Flow] = list(tree.root.below)
-        self._first_flow = begin
         self.is_small = all(amount < 1 << AMOUNT_BITS for amount in tree.root.demand)
         self.asked: Numbers = np.zeros((len(tree.resources), len(self.flows)), dtype=np.int64)
         if not self.is_small:
@@ -65,11 +66,11 @@ class Columns:
         """As many flows of a leaf as before ask for something else. Returns whether that can be written down here."""
         if self.is_small and any(amount >= 1 << AMOUNT_BITS for amount in tree.root.demand):
             return False
-        begin = self._first_flow[leaf.id]
+        begin = self._begin[leaf.id]
         self.flows[begin : begin + len(leaf.flows)] = leaf.flows
         self.asked[:, begin : begin + len(leaf.flows)] = 0
         self._write(begin, leaf.flows)
-        self.alike.clear()
+        self.alike.pop(int(self.up[self._place[leaf.id]]), None)
         return True
 
     def _split(self, start: int, stop: int) -> Split:
@@ -77,10 +78,10 @@ class Columns:
         return Split(parents, self.first[parents], self.last[parents], start, stop, above)
 
     def _write(self, begin: int, flows: Sequence[Flow]) -> None:
-        rows = [r for flow in flows for r in flow.asked]
-        columns = [number for number, flow in enumerate(flows, begin) for _ in flow.asked]
+        rows = list(chain.from_iterable([flow.asked for flow in flows]))
         if rows:
-            self.asked[rows, columns] = [amount for flow in flows for amount in flow.asked.values()]
+            columns = np.repeat(np.arange(begin, begin + len(flows)), [len(flow.asked) for flow in flows])
+            self.asked[rows, columns] = list(chain.from_iterable([flow.asked.values() for flow in flows]))
             self.large = np.flatnonzero((self.asked >> LIMB_BITS).any(axis=1)).tolist()
 
 

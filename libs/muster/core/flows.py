@@ -28,6 +28,10 @@ SCALE_BITS: Final = 188
 FlowDemand = Sequence[Amounts]  # of one leaf: one for each set of requested resources
 
 
+NOWHERE: Final = -1  # a resource that there is not
+NOTHING: Final[Mapping[int, int]] = {}
+
+
 class Flow:
     """The jobs of a leaf that ask for the same resources, as one divisible thing."""
 
@@ -51,21 +55,21 @@ class Flow:
     def __init__(self, asked: dict[int, int], capacity: Sequence[int]) -> None:
         self.asked = asked  # resource -> amount > 0
         self._capacity = capacity
-        most, below = 0, 1
+        most, below, needs, dominant = 0, 1, 0, 0
         for r, amount in asked.items():
-            if amount * below > most * capacity[r]:
-                most, below = amount, capacity[r]
+            bit = 1 << r
+            needs |= bit
+            this, other = amount * below, most * capacity[r]
+            if this > other:
+                most, below, dominant = amount, capacity[r], bit
+            elif this == other:
+                dominant |= bit
         self.main = (most, below)  # amount and capacity of a resource of which it asks for the largest share
         self.full = Exact(most, below)  # dominant share of the whole demand
-        needs = dominant = 0
-        for r, amount in asked.items():
-            needs |= 1 << r
-            if amount * below == most * capacity[r]:
-                dominant |= 1 << r
         self.needs = needs  # a bit for each resource
         self.dominant = dominant  # a bit for each that has the largest share
         self._direction: dict[int, Exact] | None = None
-        self._share = ZERO
+        self._share: Exact = ZERO
         self._share_at: Level | None = None  # the level it was worked out for
         self.level: Level | None = None  # where it was stopped, if it was
         self.weight = 0  # of what is raised to this level
@@ -147,11 +151,11 @@ class Node:
         self.children: list[Node] = []  # by name
         self.flows: list[Flow] = []  # its own: of a leaf
         self.below: list[Flow] = []  # of the whole subtree, depth first
-        self.guaranteed: dict[int, int] = {}  # > 0
-        self.limit: dict[int, int] = {}
-        self.lending: dict[int, int] = {}
+        self.guaranteed: Mapping[int, int] = NOTHING  # > 0
+        self.limit: Mapping[int, int] = NOTHING
+        self.lending: Mapping[int, int] = NOTHING
         self.demand: list[int] = []  # of all flows below, by resource
-        self.pressing: dict[int, Exact] = {}  # the limits that are below the demand, as shares
+        self.pressing: Mapping[int, Exact] = {}  # the limits that are below the demand, as shares
 
     def below_needing(self, resource: int) -> list[Flow]:
         return [flow for flow in self.below if flow.needs >> resource & 1]
@@ -199,14 +203,12 @@ class Tree:
 
     def flows_of(self, demand: FlowDemand) -> list[Flow]:
         """The flows of a leaf that can get anything."""
-        index, flows = self.index, []
+        index, capacity = self.index, self.capacity
+        flows = []
         for amounts in demand:
-            try:
-                asked = {index[resource]: amount for resource, amount in amounts if amount > 0}
-            except KeyError:  # it asks for something that there is not
-                continue
-            if asked:
-                flows.append(Flow(asked, self.capacity))
+            asked = {index.get(resource, NOWHERE): amount for resource, amount in amounts if amount > 0}
+            if asked and NOWHERE not in asked:
+                flows.append(Flow(asked, capacity))
         return flows
 
     def essential(self, node: Node, limits: dict[int, Exact]) -> dict[int, Exact]:
@@ -287,15 +289,17 @@ class Tree:
 
     def _derive(self, node: Node) -> None:
         """What follows from the flows and from what is right already below."""
-        sums = [0] * len(self.resources)
         if node.children:
-            node.below = []
+            sums = [0] * len(self.resources)
+            below: list[Flow] = []
             for child in node.children:
                 if child.below:
-                    node.below += child.below
+                    below += child.below
                     sums = list(map(add, sums, child.demand))
+            node.below = below
         else:
             node.below = node.flows
+            sums = [0] * len(self.resources)
             for flow in node.flows:
                 for r, amount in flow.asked.items():
                     sums[r] += amount

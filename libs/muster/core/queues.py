@@ -189,7 +189,8 @@ class QueueTree:
         while stack:
             queue = self.by_id[stack.pop()]
             yield queue
-            stack.extend(queue.children[name] for name in sorted(queue.children, reverse=True))
+            if queue.children:
+                stack.extend([queue.children[name] for name in sorted(queue.children, reverse=True)])
 
     def put(self, spec: QueueSpec) -> bool:
         """Add or replace. Returns whether the order or the classes of pending jobs may have changed."""
