@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from muster.core.flows import Flow, Node, Tree
+from muster.core.parts import LIMB_BITS, Scales
 
 AMOUNT_BITS: Final = 62  # what all flows together ask for has fewer, or Python's own integers are used
-LIMB_BITS: Final = 31  # of a digit when large numbers are multiplied
-
 Numbers = npt.NDArray[Any]  # of int64 or of Python's integers
 Places = npt.NDArray[np.intp]
 
@@ -59,6 +58,7 @@ class Columns:
             self.asked = self.asked.astype(object)
         self.large: list[int] = []  # the resources of which some amount has more than one digit
         self._write(0, self.flows)
+        self.scales = Scales()
         # By parent: whether the flows of children surely have equal amounts if they stop at one level.
         self.alike: dict[int, dict[tuple[int, ...], bool]] = {}
 

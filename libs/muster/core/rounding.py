@@ -18,21 +18,19 @@ from typing import Final
 import numpy as np
 
 from muster.core.bounded_record import Filled
-from muster.core.columns import LIMB_BITS, Columns, Numbers, sums
-from muster.core.exact import PRECISION_BITS, ZERO, Exact, order
+from muster.core.columns import Columns, Numbers, sums
+from muster.core.exact import ZERO, Exact, order
 from muster.core.filling import total
-from muster.core.flows import SCALE_BITS, Flow, Node, Tree
+from muster.core.flows import Flow, Node, Tree
+from muster.core.parts import LIMB, LIMB_BITS, PART_BITS, part_digits, parts_of
 
 FRACTION_BITS: Final = 40  # of an amount
 ONE_UNIT: Final = 1 << FRACTION_BITS
 KEY_BITS: Final = FRACTION_BITS + 2  # of a remainder as a sort key: they may be a little outside of 0 .. 1
-PART_BITS: Final = 124  # of the part of its demand that a flow gets
-PART: Final = 1 << PART_BITS
-LIMB: Final = (1 << LIMB_BITS) - 1
-CLOSE: Final = 2  # so many units an amount of a flow may be too little
-CLOSE_BITS: Final = 20  # when its part is wrong by less than 2^this: 2^AMOUNT_BITS times as much is less than a unit
+CLOSE: Final = 2  # so many units an amount of a flow may be too little when its part is known closely
 CLEAR: Final = 1 << 24  # a queue of which less is known counts as not known at all
-NOT_KNOWN: Final = 1 << (FRACTION_BITS + 3)
+NOTHING_KNOWN: Final = 1 << (FRACTION_BITS + 3)
+MAY_MISS: Final = np.array([0, CLOSE, CLEAR], dtype=np.int64)  # by how the part is known
 
 
 def rounded(tree: Tree, columns: Columns, filled: Filled) -> Numbers:
@@ -52,7 +50,7 @@ class _Rounding:
         self.whole = sums(whole, begin, end)
         self._rest = sums(rest, begin, end)  # of the amount of each queue, below the whole part
         self._error = sums(error, begin, end)  # how many units that may be too little
-        self._error[self._error >= CLEAR] = NOT_KNOWN
+        self._error[self._error >= CLEAR] = NOTHING_KNOWN
         self.whole += self._rest >> FRACTION_BITS
         self._rest &= ONE_UNIT - 1
         self._settle()
@@ -150,55 +148,39 @@ def _exact_share(flow: Flow, r: int) -> Exact:
 
 def _amounts(columns: Columns) -> tuple[Numbers, Numbers, Numbers]:
     """What each flow has: whole parts, the rest, and how many units that may be too little."""
-    flows = columns.flows
-    scaled = PRECISION_BITS + SCALE_BITS - PART_BITS  # a level times the scale of a flow is its part, so many bits up
-    levels = [flow.level for flow in flows]
-    parts = [level.low * flow.scale >> scaled if level is not None else 0 for flow, level in zip(flows, levels, strict=True)]
-    errors = np.array([CLOSE if level is not None else 0 for level in levels], dtype=np.int64)
-    worst = max([level.error for level in levels if level is not None], default=0).bit_length()
-    if worst + max([flow.scale for flow in flows], default=0).bit_length() > scaled + CLOSE_BITS - 2:
-        errors *= CLEAR
-    for number, level in enumerate(levels):
-        if level is None:
-            parts[number], errors[number] = _part(flows[number])
-    whole, rest = multiplied(columns, parts) if columns.is_small else multiplied_large(columns.asked, parts)
-    return whole, rest, errors
+    if columns.is_small:
+        digits, how = part_digits(columns.flows, columns.scales)
+        whole, rest = multiplied(columns, digits)
+    else:
+        parts, how = parts_of(columns.flows)
+        amounts = columns.asked * np.array(parts, dtype=object)
+        whole, rest = amounts >> PART_BITS, amounts >> (PART_BITS - FRACTION_BITS) & (ONE_UNIT - 1)
+    return whole, rest, MAY_MISS.take(how)
 
 
-def _part(flow: Flow) -> tuple[int, int]:
-    """What a flow has of what it asks for, rounded down, and how much of an amount may be missing."""
-    share = flow.share
-    if share is ZERO or share is flow.full:
-        return (PART if share is flow.full else 0), 0
-    most, below = flow.main
-    unit = most << PRECISION_BITS
-    low, wide = (share.middle - share.error) * below << PART_BITS, share.error * below << PART_BITS + 1
-    return min(max(low // unit, 0), PART), CLOSE if wide < unit << CLOSE_BITS else CLEAR
-
-
-def multiplied(columns: Columns, parts: Sequence[int]) -> tuple[Numbers, Numbers]:
-    """Amounts below 2^AMOUNT_BITS times parts of PART, digit by digit: whole, and units rounded down by at most CLOSE.
+def multiplied(columns: Columns, digits: Numbers) -> tuple[Numbers, Numbers]:
+    """Amounts below 2^AMOUNT_BITS times parts of PART: whole, and units rounded down by at most CLOSE.
 
     A digit has LIMB_BITS; of no sum here there are more than two products of digits and a carry, which is below 2^63.
+    Arrays are used again where they can be: to get new ones costs more than to multiply.
     """
-    halves = np.frombuffer(b"".join([part.to_bytes(16, "little") for part in parts]), dtype="<u8").astype(np.uint64)
-    low, high = halves[::2], halves[1::2]
-    digits = [low & LIMB, low >> 31 & LIMB, (low >> 62 | high << 2) & LIMB, high >> 29]
-    fourth, third, second, first = [digit.astype(np.int64) for digit in digits]
     asked, large = columns.asked, columns.large
-    tail = asked * second + (asked * third >> LIMB_BITS)
-    lead = asked * first + (tail >> LIMB_BITS)
-    if large:  # these have two digits
-        ones, twos = asked[large] & LIMB, asked[large] >> LIMB_BITS
-        tail[large] = ones * second + twos * third + (ones * third + twos * fourth >> LIMB_BITS)
-        lead[large] = ones * first + twos * second + (tail[large] >> LIMB_BITS)
+    fourth, third, second, first = digits
+    tail = asked * third
+    tail >>= LIMB_BITS
+    lead = asked * second
+    tail += lead
+    np.multiply(asked, first, out=lead)
+    lead += tail >> LIMB_BITS
     whole = lead >> LIMB_BITS
-    if large:
-        whole[large] += twos * first
-    return whole, (lead & LIMB) << (FRACTION_BITS - LIMB_BITS) | (tail & LIMB) >> (2 * LIMB_BITS - FRACTION_BITS)
-
-
-def multiplied_large(asked: Numbers, parts: Sequence[int]) -> tuple[Numbers, Numbers]:
-    """The same for Python's integers."""
-    amounts = asked * np.array(parts, dtype=object)
-    return amounts >> PART_BITS, amounts >> (PART_BITS - FRACTION_BITS) & (ONE_UNIT - 1)
+    for r in large:  # these have two digits
+        ones, twos = asked[r] & LIMB, asked[r] >> LIMB_BITS
+        tail[r] = ones * second + twos * third + (ones * third + twos * fourth >> LIMB_BITS)
+        lead[r] = ones * first + twos * second + (tail[r] >> LIMB_BITS)
+        whole[r] = twos * first + (lead[r] >> LIMB_BITS)
+    lead &= LIMB
+    lead <<= FRACTION_BITS - LIMB_BITS
+    tail &= LIMB
+    tail >>= 2 * LIMB_BITS - FRACTION_BITS
+    lead |= tail
+    return whole, lead

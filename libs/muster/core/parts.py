@@ -1,0 +1,140 @@
+"""What part of its demand each flow gets, as digits, for all flows at once.
+
+    share of a flow, or the level at which it was stopped  ->  a part of PART, rounded down, in DIGITS of LIMB_BITS
+
+Most flows are stopped at a level that they have in common with their siblings. Their part is the level times a scale
+that stays the same as long as they do. Both are cut to DIGITS, at places that differ from flow to flow, and multiplied;
+what that takes away is less than 2^CLOSE_BITS by far. Other flows are done one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from muster.core import exact
+from muster.core.bounded_record import Level
+from muster.core.exact import ZERO
+from muster.core.flows import SCALE_BITS, Flow
+
+LIMB_BITS: Final = 31
+LIMB: Final = (1 << LIMB_BITS) - 1
+DIGITS: Final = 4
+PART_BITS: Final = DIGITS * LIMB_BITS
+PART: Final = 1 << PART_BITS  # the whole demand
+CLOSE_BITS: Final = 20  # a part that is wrong by less than 2^this is good enough
+WORD_BITS: Final = 64
+WORDS: Final = 12  # of a level
+SHIFT_BITS: Final = 256  # a level is moved up so far that each place in it that is looked at is there
+
+EXACTLY, CLOSELY, NOT_KNOWN = range(3)  # how a part is known
+
+Numbers = npt.NDArray[Any]
+
+
+class Scales:
+    """Of flows: cut to DIGITS, kept from one time to the next."""
+
+    def __init__(self) -> None:
+        self._known: list[int] = []
+        self.digits: Numbers = np.zeros((DIGITS, 0), dtype=np.int64)
+        self.bits: Numbers = np.zeros(0, dtype=np.int64)  # how many the scale has
+
+    def update(self, flows: Sequence[Flow]) -> None:
+        scales = [flow.scale for flow in flows]
+        if len(scales) != len(self._known):
+            self._known = [0] * len(scales)
+            self.digits = np.zeros((DIGITS, len(scales)), dtype=np.int64)
+            self.bits = np.zeros(len(scales), dtype=np.int64)
+        if scales == self._known:
+            return
+        changed = [number for number, scale in enumerate(scales) if scale is not self._known[number]]
+        bits = [scales[number].bit_length() for number in changed]
+        cut = [scales[number] << PART_BITS >> many for number, many in zip(changed, bits, strict=True)]
+        self.digits[:, changed] = digits_of(cut)
+        self.bits[changed] = bits
+        self._known = scales
+
+
+def parts_of(flows: Sequence[Flow]) -> tuple[list[int], Numbers]:
+    """The parts as numbers, rounded down, and for each EXACTLY, CLOSELY or NOT_KNOWN."""
+    pairs = [_part(flow) for flow in flows]
+    return [part for part, _ in pairs], np.array([how for _, how in pairs], dtype=np.int64)
+
+
+def part_digits(flows: Sequence[Flow], scales: Scales) -> tuple[Numbers, Numbers]:
+    """The same, the parts as digits, the least first."""
+    levels = [flow.level for flow in flows]
+    stopped = [level for level in dict.fromkeys(levels) if level is not None]
+    scales.update(flows)
+    scaled = exact.PRECISION_BITS + SCALE_BITS - PART_BITS  # level times scale is the part, so many bits up
+    start = scaled + 1 + SHIFT_BITS - scales.bits  # where the digits of the level begin
+    if not stopped or not _fit(start, stopped):
+        parts, how = parts_of(flows)
+        return digits_of(parts), how
+    places = {level: place for place, level in enumerate(stopped)}
+    which = np.array([places[level] if level is not None else 0 for level in levels], dtype=np.intp)
+    digits = _multiplied(_cut(stopped, which, start), scales.digits)
+    errors = np.array([level.error.bit_length() for level in stopped])
+    how = np.where(errors[which] + scales.bits < scaled + CLOSE_BITS - 2, CLOSELY, NOT_KNOWN)
+    others = [number for number, level in enumerate(levels) if level is None]
+    if others:
+        parts, how[others] = parts_of([flows[number] for number in others])
+        digits[:, others] = digits_of(parts)
+    return digits, how
+
+
+def digits_of(parts: Sequence[int]) -> Numbers:
+    """Of numbers up to PART."""
+    halves = np.frombuffer(b"".join([part.to_bytes(16, "little") for part in parts]), dtype="<u8").astype(np.uint64)
+    low, high = halves[::2], halves[1::2]
+    digits = [low & LIMB, low >> 31 & LIMB, (low >> 62 | high << 2) & LIMB, high >> 29]
+    return np.array(digits).astype(np.int64)
+
+
+def _part(flow: Flow) -> tuple[int, int]:
+    share = flow.share
+    if share is ZERO or share is flow.full:
+        return (PART if share is flow.full else 0), EXACTLY
+    most, below = flow.main
+    unit = most << exact.PRECISION_BITS
+    low, wide = (share.middle - share.error) * below << PART_BITS, share.error * below << PART_BITS + 1
+    return min(max(low // unit, 0), PART), CLOSELY if wide < unit << CLOSE_BITS else NOT_KNOWN
+
+
+def _fit(start: Numbers, levels: Iterable[Level]) -> bool:
+    """Whether all digits that are looked at are among the words of a level."""
+    last = WORDS * WORD_BITS - (DIGITS + 3) * LIMB_BITS
+    room = WORDS * WORD_BITS - SHIFT_BITS
+    return 0 <= int(start.min()) and int(start.max()) <= last and all(x.low.bit_length() <= room for x in levels)
+
+
+def _cut(levels: Sequence[Level], which: Numbers, start: Numbers) -> Numbers:
+    """DIGITS of the level of each flow, from a place of its own. The last one may be LIMB + 1."""
+    size = WORDS * WORD_BITS // 8
+    moved = b"".join([(level.low << SHIFT_BITS).to_bytes(size, "little") for level in levels])
+    words = np.frombuffer(moved, dtype="<u8").astype(np.uint64)
+    places = start + LIMB_BITS * np.arange(DIGITS)[:, None]
+    word, bit = which * WORDS + (places >> 6), (places & (WORD_BITS - 1)).astype(np.uint64)
+    found = words.take(word) >> bit | words.take(word + 1) << np.uint64(1) << np.uint64(WORD_BITS - 1) - bit
+    found[:-1] &= np.uint64(LIMB)
+    return (found & np.uint64(2 * LIMB + 1)).astype(np.int64)
+
+
+def _multiplied(levels: Numbers, scales: Numbers) -> Numbers:
+    """The upper half of the products, one bit further down; a carry from the lower half may be missing."""
+    columns, carry = [], np.zeros_like(levels[0])
+    above: list[Numbers] = [levels[i] * scales[DIGITS - 1 - i] >> LIMB_BITS for i in range(DIGITS)]
+    for place in range(DIGITS, 2 * DIGITS):
+        products = [levels[i] * scales[place - i] for i in range(place - DIGITS + 1, DIGITS)]
+        column = sum([product & LIMB for product in products], start=sum(above, start=carry))
+        above = [product >> LIMB_BITS for product in products]
+        columns.append(column & LIMB)
+        carry = column >> LIMB_BITS
+    digits = np.array(columns) << 1
+    digits[1:] |= digits[:-1] >> LIMB_BITS
+    digits[:-1] &= LIMB
+    return digits
