@@ -60,12 +60,11 @@ class Filling:
         return self._record.filled
 
     def _fill(self, limits: Limits, builder: _Builder) -> None:
-        self._groups.pop(self._top.id, None)  # its limits may be others
         group = builder.group(self._top, limits)
         if group is None:
             return
-        if self._crossed is not None and self._watched:
-            jump(group, self._crossed)
+        if self._crossed is None or not self._watched or not jump(group, self._crossed):
+            group.begin()
         while group.members:
             group.step()
         self._crossed = group.crossed
@@ -110,9 +109,7 @@ class _Builder:
         self._nothing = [ZERO] * resources
 
     def group(self, node: Node, limits: Limits) -> Group | None:
-        """The group of a queue; None when none of its flows is open."""
-        if node.id in self._groups:
-            return self._groups[node.id]
+        """The group of a queue, which has not begun yet; None when none of its flows is open."""
         members: list[Member] = []
         weightless: list[Member] = []
         for flow in node.flows:
@@ -127,22 +124,26 @@ class _Builder:
                 member = self._child(number, child)
             if member is not None:
                 (members if child.weight else weightless).append(member)
-        group: Group | None = None
-        if members or weightless:
-            group = Group(self._record, node, self._resources, members, weightless)
-            if limits or self._watched:
-                group.limit(limits, self._used.get(node.id) or self._nothing, self._watched)
-            if not limits and node.flows and all(member.start is ZERO for member in members):
-                group.kinds = [flow for flow in node.flows if self._is_open(flow)]
-            group.begin()
-        self._groups[node.id] = group
+        if not members and not weightless:
+            return None
+        group = Group(self._record, node, self._resources, members, weightless)
+        if limits or self._watched:
+            group.limit(limits, self._used.get(node.id) or self._nothing, self._watched)
+        if not limits and node.flows and all(member.start is ZERO for member in members):
+            group.kinds = [flow for flow in node.flows if self._is_open(flow)]
+        group.reset()
         return group
 
     def _is_open(self, flow: Flow) -> bool:
         return self._is_from_nothing or flow.is_open
 
     def _child(self, number: int, child: Node) -> Member | None:
-        group = self.group(child, child.pressing)
+        if child.id in self._groups:
+            group = self._groups[child.id]
+        else:
+            group = self._groups[child.id] = self.group(child, child.pressing)
+            if group is not None:
+                group.begin()
         if group is None:
             return None
         used = self._used.get(child.id)

@@ -120,6 +120,11 @@ class Group:
 
     def begin(self) -> None:
         """From the start."""
+        self.reset()
+        self._start(self.members)
+
+    def reset(self) -> None:
+        """To where it was before anything rose."""
         self._tells = self.kinds is not None
         self._used = dict(self.base)
         self._drift = self.doubt
@@ -138,10 +143,9 @@ class Group:
         self.filled: list[tuple[int, Known]] = []  # (resource, share of the queue) where it is known as a whole
         self.stops: list[Stop] = []
         self.moments: list[Moment] = []
-        members, weightless = ({m.number: m.reset(group) for m, group in some} for some in self._initial)
-        self.members: dict[int, Member] = {}
-        self.weightless: dict[int, Member] = weightless
-        self._start(members)
+        members, weightless = self._initial
+        self.members: dict[int, Member] = {member.number: member.reset(group) for member, group in members}
+        self.weightless: dict[int, Member] = {member.number: member.reset(group) for member, group in weightless}
 
     def moment(self, at: int) -> Group:
         """This group at one of its moments."""
@@ -216,7 +220,10 @@ class Group:
                 self.ended.append((member, MET if member.flow is not None else FINISHED))
                 del self.members[member.number]
             elif member.since <= level:
-                self._join(member)
+                if member.needs_surely(1 << exhausted):
+                    member.is_active, member.rising = True, ()  # not for long
+                else:
+                    self._join(member)
         self._exhaust(exhausted)
 
     def _exhaust(self, resource: int) -> None:
@@ -265,7 +272,7 @@ class Group:
                     for r, part in member.rising:
                         self._sums[r] -= part
                 level = reached if member.is_active else None
-                if group is None or group.common & bit:  # all that is left of it stops
+                if group is None or member.needs_surely(bit):  # all that is left of it stops
                     self.ended.append((member, (resource, level)))
                     del members[member.number]
                     continue

@@ -16,7 +16,6 @@ from muster.core.bounded_members import RELIABLE, Member
 from muster.core.exact import PRECISION_BITS
 
 TRIES: Final = 12
-NEAR: Final = 8  # so close that the slope has nothing to add
 
 
 class _Use(NamedTuple):
@@ -40,36 +39,41 @@ def jump(group: Group, guess: int) -> bool:
                 at = level + ((limits[r] - use.amounts[r]) << PRECISION_BITS) // speed
                 if exhausted < 0 or at < target:
                     exhausted, target = r, at
-        if exhausted < 0:
+        if exhausted < 0 or target < 0:
             return False
-        if abs(target - level) <= NEAR:
-            return _arrive(group, level, use, exhausted)
-        level = max(target, 0)
+        if _arrive(group, level, target, use, exhausted):
+            return True
+        if target == level:
+            return False
+        level = target
     return False
 
 
-def _arrive(group: Group, level: int, use: _Use, exhausted: int) -> bool:
-    limits = group.limits
-    error = 2 * ((use.error << PRECISION_BITS) // use.speeds[exhausted] + NEAR) + 4
-    for r, limit in limits.items():
-        if r != exhausted and limit - use.amounts[r] <= use.error + 2 * (error * use.speeds[r] >> PRECISION_BITS) + 4:
+def _arrive(group: Group, seen: int, level: int, use: _Use, exhausted: int) -> bool:
+    """At a level, if what was seen at another one tells what is used there."""
+    moved = level - seen
+    used = {r: amount + (moved * use.speeds[r] >> PRECISION_BITS) for r, amount in use.amounts.items()}
+    doubt = use.error + (abs(moved) * group.slack >> PRECISION_BITS) + 4
+    error = 2 * ((doubt << PRECISION_BITS) // use.speeds[exhausted]) + 8
+    for r, limit in group.limits.items():
+        if r != exhausted and limit - used[r] <= doubt + 2 * (error * use.speeds[r] >> PRECISION_BITS) + 4:
             return False
-    if not all(_is_clear(member, level, error) for member in group.members.values()):
+    if not all(_is_clear(member, seen, level, error) for member in group.members.values()):
         return False
-    group.arrive(level, (error, use.error), use.amounts, exhausted)
+    group.arrive(level, (error, doubt), used, exhausted)
     return True
 
 
-def _is_clear(member: Member, level: int, error: int) -> bool:
-    """Whether no event is close to a level."""
+def _is_clear(member: Member, seen: int, level: int, error: int) -> bool:
+    """Whether no event is close to a level nor between it and the one that was seen."""
     rise, error = level - member.since, error + member.error + 4
-    if abs(rise) <= error:
+    if abs(rise) <= error or (rise > 0) != (seen > member.since):
         return False
     if rise < 0:
         return True
     now = member.now
     if now is None:
-        return abs(level - member.end) > error
+        return abs(level - member.end) > error and (level < member.end) == (seen < member.end)
     clock, error = member.weight * rise, member.weight * error
     is_past = not member.at or clock - error > now.x + now.x_error
     return is_past and (not now.is_alive or clock + error < now.next_clock - now.next_error)

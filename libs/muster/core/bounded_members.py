@@ -97,6 +97,10 @@ class Member:
             return self.error
         return self.error + 2 if self.now is None else self.error + self.now.next_error // self.weight + 2
 
+    def needs_surely(self, bits: int) -> bool:
+        """Whether all of its flows need the resource."""
+        return bool((self.flow.needs if self.group is None else self.group.common) & bits)  # type: ignore[union-attr]
+
     def is_done(self, level: int) -> bool:
         """Whether nothing of it rises any more at a level of its siblings, which is not close to any event."""
         return self.end <= level if self.now is None else not self.now.is_alive

@@ -59,8 +59,9 @@ class Columns:
         self.large: list[int] = []  # the resources of which some amount has more than one digit
         self._write(0, self.flows)
         self.scales = Scales()
-        # By parent: whether the flows of children surely have equal amounts if they stop at one level.
-        self.alike: dict[int, dict[tuple[int, ...], bool]] = {}
+        # By parent, for a resource and some children: their flows, if they have equal amounts of it whenever they are
+        # stopped at one level; none, if that is not known.
+        self.alike: dict[int, dict[tuple[int, ...], list[Flow]]] = {}
 
     def ask(self, tree: Tree, leaf: Node) -> bool:
         """As many flows of a leaf as before ask for something else. Returns whether that can be written down here."""

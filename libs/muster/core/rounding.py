@@ -103,18 +103,17 @@ class _Rounding:
 
     def _are_equal(self, parent: int, r: int, numbers: Sequence[int]) -> bool:
         """Whether children surely have the same amount: each is one flow that was stopped at the same level."""
-        flows: list[Flow] = []
-        nodes = self._columns.nodes
-        for number in numbers:
-            below = nodes[number].flows
-            if len(below) != 1 or below[0].level is None or (flows and below[0].level is not flows[0].level):
-                return False
-            flows += below
         known = self._columns.alike.setdefault(parent, {})
         key = (r, *numbers)
-        if key not in known:
-            known[key] = _are_alike(flows, r)
-        return known[key]
+        flows = known.get(key)
+        if flows is None:
+            below = [self._columns.nodes[number].flows for number in numbers]
+            alike = all(len(some) == 1 for some in below) and _are_alike([some[0] for some in below], r)
+            flows = known[key] = [some[0] for some in below] if alike else []
+        if not flows:
+            return False
+        level = flows[0].level
+        return level is not None and all([flow.level is level for flow in flows])
 
     def _exact(self, node: Node, r: int) -> Exact:
         """The amount of a resource that a queue has."""
