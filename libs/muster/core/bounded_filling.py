@@ -161,5 +161,5 @@ class _Builder:
         member.end = member.since + (member.goal.middle - share.middle) // weight
         if share is not ZERO:
             member.error += (member.goal.error + share.error) // weight + 1
-        member.rising = [(r, weight * part) for r, part in flow.parts(self._counted)]
+        member.rising = flow.rising(weight, self._counted)
         return member

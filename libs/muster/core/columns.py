@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from muster.core.flows import Flow, Node, Tree
 from muster.core.parts import LIMB_BITS, Scales
+
+if TYPE_CHECKING:
+    from muster.core.flows import Flow, Node, Tree
 
 AMOUNT_BITS: Final = 62  # what all flows together ask for has fewer, or Python's own integers are used
 Numbers = npt.NDArray[Any]  # of int64 or of Python's integers
@@ -48,14 +50,13 @@ class Columns:
         self.last: Places = self.first + np.array([len(node.children) for node in self.nodes], dtype=np.intp)
         self.splits = [self._split(start, stop) for start, stop in _levels(self.nodes)]
         self._place = {node.id: number for number, node in enumerate(self.nodes)}
-        self._begin = _begins(tree)
+        self._begin = _begins(tree.nodes)
         self.begin: Places = np.array([self._begin[node.id] for node in self.nodes], dtype=np.intp)  # its first flow
         self.end: Places = self.begin + np.array([len(node.below) for node in self.nodes], dtype=np.intp)
         self.flows: list[Flow] = list(tree.root.below)
-        self.is_small = all(amount < 1 << AMOUNT_BITS for amount in tree.root.demand)
-        self.asked: Numbers = np.zeros((len(tree.resources), len(self.flows)), dtype=np.int64)
-        if not self.is_small:
-            self.asked = self.asked.astype(object)
+        self.is_small = _are_small(self.flows, len(tree.resources))
+        dtype = np.int64 if self.is_small else object
+        self.asked: Numbers = np.zeros((len(tree.resources), len(self.flows)), dtype=dtype)
         self.large: list[int] = []  # the resources of which some amount has more than one digit
         self._write(0, self.flows)
         self.scales = Scales()
@@ -63,15 +64,23 @@ class Columns:
         # stopped at one level; none, if that is not known.
         self.alike: dict[int, dict[tuple[int, ...], list[Flow]]] = {}
 
-    def ask(self, tree: Tree, leaf: Node) -> bool:
-        """As many flows of a leaf as before ask for something else. Returns whether that can be written down here."""
-        if self.is_small and any(amount >= 1 << AMOUNT_BITS for amount in tree.root.demand):
+    def demands(self) -> list[list[int]]:
+        """Of each queue, by resource."""
+        demands: list[list[int]] = sums(self.asked, self.begin, self.end).T.tolist()
+        return demands
+
+    def ask(self, leaf: Node, total: Sequence[int]) -> bool:
+        """A leaf asks for something else. Returns whether that can be written down here."""
+        place = self._place[leaf.id]
+        if self.end[place] - self.begin[place] != len(leaf.flows):
+            return False
+        if self.is_small and any(amount >= 1 << AMOUNT_BITS for amount in total):
             return False
         begin = self._begin[leaf.id]
         self.flows[begin : begin + len(leaf.flows)] = leaf.flows
         self.asked[:, begin : begin + len(leaf.flows)] = 0
         self._write(begin, leaf.flows)
-        self.alike.pop(int(self.up[self._place[leaf.id]]), None)
+        self.alike.pop(int(self.up[place]), None)
         return True
 
     def _split(self, start: int, stop: int) -> Split:
@@ -94,6 +103,13 @@ def sums(parts: Numbers, begin: Places, end: Places) -> Numbers:
     return found
 
 
+def _are_small(flows: Sequence[Flow], resources: int) -> bool:
+    """Whether the sums of 64 bits are enough: for a start, all amounts together."""
+    if sum(chain.from_iterable([flow.asked.values() for flow in flows])) < 1 << AMOUNT_BITS:
+        return True
+    return all(sum(flow.asked.get(r, 0) for flow in flows) < 1 << AMOUNT_BITS for r in range(resources))
+
+
 def _levels(nodes: Sequence[Node]) -> list[tuple[int, int]]:
     """Where the queues of each depth below the root begin and end."""
     depths = [node.depth for node in nodes]
@@ -101,10 +117,10 @@ def _levels(nodes: Sequence[Node]) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], len(nodes)], strict=True))
 
 
-def _begins(tree: Tree) -> dict[str, int]:
+def _begins(nodes: Sequence[Node]) -> dict[str, int]:
     """The number of the first flow of each queue."""
     begin, count = {}, 0
-    for node in tree.nodes:
+    for node in nodes:
         begin[node.id] = count
         if not node.children:
             count += len(node.flows)

@@ -48,7 +48,6 @@ class EntitlementEngine:
         self._tree: Tree | None = None
         self._filling: Filling | None = None
         self._floors: Floors = {}
-        self._columns: Columns | None = None
         self._whole: Numbers | None = None  # the result as numbers; None: everybody got what it asked for
         self._result: dict[str, Amounts] = {}
 
@@ -60,7 +59,7 @@ class EntitlementEngine:
             self._specs, self._capacity = specs, capacity
             self._filling = Filling(tree.root, len(tree.resources))
             self._floors = {}
-            self._columns = self._whole = None
+            self._whole = None
             self._result = {}
             self._compute(tree, self._filling, tree.nodes)
         else:
@@ -87,9 +86,6 @@ class EntitlementEngine:
             filling.forget(node)
             if len(node.flows) != len(before):
                 self._floors.clear()  # who is inside which limit is another now
-                self._columns = None
-            elif self._columns is not None and not self._columns.ask(tree, node):
-                self._columns = None
             for above in node.path():
                 self._floors.pop(above.id, None)
             if not _more_of_the_same(before, node):
@@ -102,9 +98,10 @@ class EntitlementEngine:
         if not scarce and not any(node.pressing for node in tree.limited):
             self._give_everything(tree, changed)
             return
-        if self._columns is None:
-            self._columns, self._whole = Columns(tree), None
-        self._publish(tree, self._columns, rounded(tree, self._columns, self._filled(tree, filling, kept, scarce)))
+        filled = self._filled(tree, filling, kept, scarce)
+        if tree.columns is None:
+            tree.columns = Columns(tree)
+        self._publish(tree, tree.columns, rounded(tree, tree.columns, filled))
 
     def _filled(self, tree: Tree, filling: Filling, kept: Sequence[int], scarce: Sequence[int]) -> Filled:
         """Share out everything above the floors."""
@@ -134,7 +131,7 @@ class EntitlementEngine:
         rows = whole[:, changed].T
         number, resource = np.nonzero(rows)
         names = tree.resources
-        pairs = list(zip([names[r] for r in resource.tolist()], rows[number, resource].tolist(), strict=True))
+        pairs = list(zip(map(names.__getitem__, resource.tolist()), rows[number, resource].tolist(), strict=True))
         ends = np.searchsorted(number, np.arange(len(changed) + 1)).tolist()
         nodes, result = columns.nodes, dict(self._result)
         for place, which in enumerate(changed):

@@ -12,18 +12,19 @@ flow is raised along its `direction`, its demand scaled to dominant share 1, so 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from math import gcd
 from operator import add
 from typing import TYPE_CHECKING, Final
 
+from muster.core.columns import Columns
 from muster.core.exact import ONE, PRECISION_BITS, UNIT, ZERO, Exact
 from muster.core.model import Amounts
+from muster.core.parts import SCALE_BITS
 from muster.core.queues import Queue, QueueTree
 
 if TYPE_CHECKING:
     from muster.core.bounded_record import Level
-
-SCALE_BITS: Final = 188
 
 FlowDemand = Sequence[Amounts]  # of one leaf: one for each set of requested resources
 
@@ -77,12 +78,12 @@ class Flow:
         self.is_open = False  # whether the present filling may raise it
         self.is_gone = False  # replaced by another
 
-    def parts(self, counted: int) -> list[tuple[int, int]]:
-        """The direction, as middles of `exact`, in the resources with a bit in `counted`."""
+    def rising(self, weight: int, counted: int) -> list[tuple[int, int]]:
+        """The direction times a weight, as middles of `exact`, in the resources with a bit in `counted`."""
         most, below = self.main
         capacity, dominant = self._capacity, self.dominant
         return [
-            (r, UNIT if dominant >> r & 1 else (amount * below << PRECISION_BITS) // (most * capacity[r]))
+            (r, weight * (UNIT if dominant >> r & 1 else (amount * below << PRECISION_BITS) // (most * capacity[r])))
             for r, amount in self.asked.items()
             if counted >> r & 1
         ]
@@ -184,7 +185,15 @@ class Tree:
         for queue in queues.subtree():
             self._add(queue, demand.get(queue.id, ()))
         for node in reversed(self.nodes):
-            self._derive(node)
+            if node.children:
+                node.below = list(chain.from_iterable([child.below for child in node.children]))
+            else:
+                node.below = node.flows
+        self.columns: Columns | None = Columns(self)
+        for node, demand in zip(self.columns.nodes, self.columns.demands(), strict=True):
+            node.demand = demand
+        for node in self.limited:
+            self._press(node)
 
     def change(self, leaf: Node, demand: FlowDemand) -> None:
         """A leaf asks for something else."""
@@ -193,6 +202,8 @@ class Tree:
         leaf.flows = self.flows_of(demand)
         for node in leaf.path():
             self._derive(node)
+        if self.columns is not None and not self.columns.ask(leaf, self.root.demand):
+            self.columns = None
         for (first, second), witness in self._witnesses.items():
             if witness is None:
                 self._witnesses[first, second] = self._less_of(leaf.flows, first, second)
@@ -289,21 +300,21 @@ class Tree:
 
     def _derive(self, node: Node) -> None:
         """What follows from the flows and from what is right already below."""
+        sums = [0] * len(self.resources)
         if node.children:
-            sums = [0] * len(self.resources)
-            below: list[Flow] = []
+            node.below = list(chain.from_iterable([child.below for child in node.children]))
             for child in node.children:
                 if child.below:
-                    below += child.below
                     sums = list(map(add, sums, child.demand))
-            node.below = below
         else:
             node.below = node.flows
-            sums = [0] * len(self.resources)
             for flow in node.flows:
                 for r, amount in flow.asked.items():
                     sums[r] += amount
-        if node.limit:
-            pressing = {r: Exact(a, self.capacity[r]) for r, a in node.limit.items() if sums[r] > a}
-            node.pressing = self.essential(node, pressing)
         node.demand = sums
+        if node.limit:
+            self._press(node)
+
+    def _press(self, node: Node) -> None:
+        pressing = {r: Exact(a, self.capacity[r]) for r, a in node.limit.items() if node.demand[r] > a}
+        node.pressing = self.essential(node, pressing)

@@ -10,16 +10,19 @@ what that takes away is less than 2^CLOSE_BITS by far. Other flows are done one 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from muster.core import exact
-from muster.core.bounded_record import Level
 from muster.core.exact import ZERO
-from muster.core.flows import SCALE_BITS, Flow
 
+if TYPE_CHECKING:
+    from muster.core.bounded_record import Level
+    from muster.core.flows import Flow
+
+SCALE_BITS: Final = 188  # of the scale of a flow
 LIMB_BITS: Final = 31
 LIMB: Final = (1 << LIMB_BITS) - 1
 DIGITS: Final = 4
