@@ -63,6 +63,7 @@ class Filling:
         group = builder.group(self._top, limits)
         if group is None:
             return
+        group.reset()
         if self._crossed is None or not self._watched or not jump(group, self._crossed):
             group.begin()
         while group.members:
@@ -131,7 +132,6 @@ class _Builder:
             group.limit(limits, self._used.get(node.id) or self._nothing, self._watched)
         if not limits and node.flows and all(member.start is ZERO for member in members):
             group.kinds = [flow for flow in node.flows if self._is_open(flow)]
-        group.reset()
         return group
 
     def _is_open(self, flow: Flow) -> bool:

@@ -314,9 +314,16 @@ class Group:
         """A level of their own for the members."""
         self.members = members
         self._level = 0
+        sums = self._sums
         for member in members.values():
-            if not member.since:
+            if member.since:
+                continue
+            if member.now is not None:
                 self._join(member)
+                continue
+            for r, part in member.rising:
+                sums[r] += part
+            member.is_active = True
         self._line_up()
         self._settle()
 

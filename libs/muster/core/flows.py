@@ -102,7 +102,9 @@ class Flow:
     def weigh(self, weight: int) -> None:
         """From now on, where it is stopped at a level it has come to weight * level."""
         if weight != self.weight:
-            self.share, (most, below) = self.share, self.main
+            if self.level is not None:
+                self.share = self.share
+            most, below = self.main
             self.weight, self.scale = weight, (weight * below << SCALE_BITS) // most
 
     @property
