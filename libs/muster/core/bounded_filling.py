@@ -24,6 +24,7 @@ class Filling:
     """Of the flows below one queue, again and again. What has not changed below is not filled again."""
 
     def __init__(self, top: Node, resources: int) -> None:
+        self.touched: list[Flow] | None = None  # the flows of which the last filling changed anything; None: maybe all
         self._top = top
         self._resources = resources
         self._again = Again(top)
@@ -37,6 +38,13 @@ class Filling:
         """Something below a queue has changed."""
         for node in changed.path():
             self._groups.pop(node.id, None)
+            self._record.forget(node)
+
+    def forget_all(self) -> None:
+        """The flows have been given shares by somebody else."""
+        self.touched = None
+        self._groups.clear()
+        self._record.forget_all()
 
     def fill(self, limits: Limits, counted: int = -1, *, is_from_nothing: bool = False) -> Filled:
         """As `filling.fill`, but resources without a bit in `counted` are never dominant nor limited.
@@ -46,17 +54,19 @@ class Filling:
         """
         used = None if is_from_nothing else filling.close_exhausted(self._top, limits, self._resources)
         watched = tuple(limits) if is_from_nothing else ()
-        if not is_from_nothing or counted != self._counted or watched != self._watched:
-            self._groups.clear()
+        is_new = not self._groups or not is_from_nothing or counted != self._counted or watched != self._watched
+        if is_new:
+            self.forget_all()
         self._counted, self._watched = counted, watched
         self._again.begin(limits, used, self._resources)
-        self._record.begin()
+        self._record.begin(keeps=is_from_nothing)
         try:
             self._fill(limits, _Builder(self._record, used, self._resources, counted, watched, self._groups))
         except Undecided:
-            self._groups.clear()
+            self.forget_all()
             self._again.settle()
-            return {}
+        else:
+            self.touched = None if is_new else self._record.touched
         return self._record.filled
 
     def _fill(self, limits: Limits, builder: _Builder) -> None:

@@ -24,8 +24,8 @@ from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Final
 
-from muster.core.bounded_members import RELIABLE, Member, Moment, Undecided, clock_of
-from muster.core.bounded_record import FINISHED, MET, Ending, Known, Level, Record
+from muster.core.bounded_members import RELIABLE, Member, Moment, Undecided
+from muster.core.bounded_record import FINISHED, MET, Ending, Kept, Known, Level, Record, Story
 from muster.core.exact import PRECISION_BITS, UNIT, ZERO, Exact
 from muster.core.filling import Limits
 from muster.core.flows import Flow, Node
@@ -65,6 +65,7 @@ class Group:
         "doubt",
         "ended",
         "filled",
+        "kept",
         "kinds",
         "lead",
         "limits",
@@ -143,6 +144,7 @@ class Group:
         self.filled: list[tuple[int, Known]] = []  # (resource, share of the queue) where it is known as a whole
         self.stops: list[Stop] = []
         self.moments: list[Moment] = []
+        self.kept: Kept | None = None
         members, weightless = self._initial
         self.members: dict[int, Member] = {member.number: member.reset(group) for member, group in members}
         self.weightless: dict[int, Member] = {member.number: member.reset(group) for member, group in weightless}
@@ -157,6 +159,7 @@ class Group:
 
     def fork(self) -> Group:
         """As it is now, to go on by itself."""
+        self.kept = None
         twin = Group.__new__(Group)
         for name in Group.__slots__:
             setattr(twin, name, getattr(self, name))
@@ -170,6 +173,7 @@ class Group:
     def step(self) -> None:
         """What happens next."""
         now = self.moments[-1]
+        self.kept = None
         if self._exhausted >= 0:
             self.advance(now.next_clock, now.next_error)
             self._exhaust(self._exhausted)
@@ -278,7 +282,7 @@ class Group:
                     continue
                 twin = group.moment(member.at).fork()
                 if level is not None:
-                    twin.advance(*clock_of(member, level))
+                    twin.advance(*member.clock_at(level))
                 lead = twin.lead
                 twin.freeze(resource, level, member.weight)
                 twin.stopped(member, resource, level, lead)
@@ -295,12 +299,14 @@ class Group:
 
     def reached(self, member: Member, resource: int, above: Level) -> Level:
         """The level at which all of it stops, when that is told to the member it is above."""
-        return self.told(self.level_at(*clock_of(member, above)), resource, above, member.weight)
+        return self.told(self.level_at(*member.clock_at(above)), resource, above, member.weight)
 
     def told(self, level: tuple[int, int], resource: int, above: Level | None, weight: int) -> Level:
         """The level at which it is told that a resource is exhausted."""
-        story = (*self.story, (resource, above, weight)) if self._tells and above is not None else None
-        return Level(self._record, self, resource, level, story)
+        return Level(self._record, self, resource, level, self.story_of(resource, above, weight))
+
+    def story_of(self, resource: int, above: Level | None, weight: int) -> Story | None:
+        return (*self.story, (resource, above, weight)) if self._tells and above is not None else None
 
     def stopped(self, member: Member, resource: int, level: Level | None, lead: int) -> None:
         """That has come from above. `lead`: its dominant resource until then."""

@@ -73,6 +73,10 @@ class Member:
     def of_group(self, group: Group, at: int) -> None:
         self.group, self.at, self.now = group, at, group.moments[at]
 
+    def clock_at(self, level: Level) -> tuple[int, int]:
+        """How far it has been raised when its siblings are at a level, and how wrong that is."""
+        return self.weight * (level.middle - self.since), self.weight * (level.error + self.error) + 1
+
     def reset(self, group: Group | None) -> Member:
         """As it was before anything happened, with the group it had then."""
         self.is_active = False
@@ -125,8 +129,3 @@ class Member:
             group.step()
         self.now = group.moments[self.at]
         return not self.now.is_alive
-
-
-def clock_of(member: Member, level: Level) -> tuple[int, int]:
-    """How far a member has been raised when its siblings are at a level, and how wrong that is."""
-    return member.weight * (level.middle - member.since), member.weight * (level.error + member.error) + 1

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from muster.core.exact import ZERO, Exact
 from muster.core.replays import Again, Stop
 
 if TYPE_CHECKING:
     from muster.core.bounded_groups import Group, Member
-    from muster.core.flows import Flow
+    from muster.core.flows import Flow, Node
 
 Known = Exact | tuple["Level", int]  # a share: a number, or a level times a weight
 Filled = dict[tuple[str, int], Known]  # (queue, resource) -> its share, where that is known as a whole
@@ -27,17 +27,22 @@ Story = tuple[object, ...]
 class Level:
     """The level at which a resource is exhausted in a group. Levels with the same story are the same."""
 
-    __slots__ = ("_exact", "_record", "error", "group", "low", "middle", "resource", "story")
+    __slots__ = ("_exact", "_record", "error", "group", "low", "middle", "place", "resource", "story")
 
     def __init__(
         self, record: Record, group: Group, resource: int, bounds: tuple[int, int], story: Story | None
     ) -> None:
         self.group = group
         self.resource = resource
+        self.place = -1  # its number in `parts`
+        self._record = record
+        self.move(bounds, story)
+
+    def move(self, bounds: tuple[int, int], story: Story | None) -> None:
+        """In another filling it is elsewhere, and the same flows have stopped at it."""
         self.middle, self.error = bounds
         self.low = max(bounds[0] - bounds[1], 0)  # it is not less
         self.story = story  # None: it is not known to be anybody else's, too
-        self._record = record
         self._exact: Exact | None = None
 
     def exact(self) -> Exact:
@@ -60,18 +65,44 @@ MET: Final = "met"
 FINISHED: Final = "finished"
 
 
+class Kept(NamedTuple):
+    """What stopped a whole group last time, for as long as nothing has happened in it since."""
+
+    resource: int
+    above: Level  # of its siblings
+    level: Level
+    groups: list[Member]  # groups that stopped with it
+
+
 class Record:
-    """What is known at the end of a filling, and the exact numbers behind it."""
+    """What is known at the end of a filling, and the exact numbers behind it.
+
+    Where groups are used again, so is what was told to their flows.
+    """
 
     def __init__(self, again: Again) -> None:
-        self._again = again
-        self._marks: Iterator[int] = count(1)
-        self.begin()
-
-    def begin(self) -> None:
-        """Another filling begins. Names are not given a second time: levels found before may still be in use."""
         self.filled: Filled = {}
+        self.touched: list[Flow] = []  # those that were told something
+        self._again = again
+        self._keeps = False
+        self._marks: Iterator[int] = count(1)  # never given twice: levels found before may still be in use
         self._names: dict[Hashable, int] = {}
+
+    def begin(self, *, keeps: bool) -> None:
+        """Another filling begins. `keeps`: groups are used again."""
+        self._keeps = keeps
+        self.touched = []
+        self._names = {}
+
+    def forget(self, node: Node) -> None:
+        """What is known of a queue is not so any more."""
+        self._again.stops.pop(node.id, None)
+        for r in range(len(node.demand)):
+            self.filled.pop((node.id, r), None)
+
+    def forget_all(self) -> None:
+        self._again.stops.clear()
+        self.filled.clear()
 
     def symbol(self, level: Level) -> Exact:
         """A level as a number."""
@@ -87,6 +118,7 @@ class Record:
 
     def outcome(self, group: Group) -> None:
         """Give the flows of a group, which has come to its end, their shares."""
+        self.forget(group.node)
         self._again.stops[group.node.id] = group.stops
         for r, share in group.filled:
             self.filled[group.node.id, r] = share
@@ -94,6 +126,7 @@ class Record:
             if how is MET:
                 assert member.flow is not None
                 member.flow.share = member.goal
+                self.touched.append(member.flow)
             elif how is FINISHED:
                 assert member.group is not None
                 self.outcome(member.group.moment(member.at))
@@ -102,25 +135,50 @@ class Record:
 
     def _stop(self, member: Member, resource: int, level: Level | None) -> None:
         """All that is left of a member stopped at a level of its siblings."""
-        if member.group is None:
-            assert member.flow is not None
-            if level is None:
-                member.flow.share = member.start
+        if member.group is not None:
+            group = member.group.moment(member.at)
+            if group.kept is None or level is None or group.kept.resource != resource:
+                self._stop_group(member, group, resource, level)
             else:
-                member.flow.level = level
+                self._stop_again(member, group, group.kept, level)
             return
-        group = member.group.moment(member.at)
+        flow = member.flow
+        assert flow is not None
+        self.touched.append(flow)
+        if level is None:
+            flow.share = member.start
+        else:
+            flow.level = level
+
+    def _stop_group(self, member: Member, group: Group, resource: int, level: Level | None) -> None:
         reached = None if level is None else group.reached(member, resource, level)
         self.outcome(group)
+        self._note(member, group, resource, level)
+        groups = []
+        for below in (*group.members.values(), *group.weightless.values()):
+            self._stop(below, resource, reached if below.is_active else None)
+            if below.group is not None and below.is_active:
+                groups.append(below)
+        if self._keeps and level is not None and reached is not None:
+            group.kept = Kept(resource, level, reached, groups)
+
+    def _stop_again(self, member: Member, group: Group, kept: Kept, level: Level) -> None:
+        """The same has happened to it as last time, only at another level: its own flows know all about it."""
+        bounds = group.level_at(*member.clock_at(level))
+        reached = kept.level
+        reached.move(bounds, group.story_of(kept.resource, level, member.weight))
+        if kept.above is not level:
+            self._note(member, group, kept.resource, level)
+            group.kept = kept._replace(above=level)
+        for below in kept.groups:
+            self._stop(below, kept.resource, reached)
+
+    def _note(self, member: Member, group: Group, resource: int, level: Level | None) -> None:
+        """What was told to a group that stopped as a whole."""
         self._again.stops[group.node.id] = [*group.stops, Stop(resource, level, member.weight, member.start)]
         if level is not None and group.lead >= 0 and member.start is ZERO:
             # What it has of its dominant resource is all it was raised by.
             self.filled[group.node.id, group.lead] = level, member.weight
-        for below in (*group.members.values(), *group.weightless.values()):
-            if below.flow is not None and below.is_active and reached is not None:
-                below.flow.level = reached
-            else:
-                self._stop(below, resource, reached if below.is_active else None)
 
 
 def _is_told(part: object) -> TypeGuard[tuple[int, Level, int]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from muster.core.parts import LIMB_BITS, Scales
+from muster.core.parts import LIMB_BITS, Parts
 
 if TYPE_CHECKING:
     from muster.core.flows import Flow, Node, Tree
@@ -59,7 +59,9 @@ class Columns:
         self.asked: Numbers = np.zeros((len(tree.resources), len(self.flows)), dtype=dtype)
         self.large: list[int] = []  # the resources of which some amount has more than one digit
         self._write(0, self.flows)
-        self.scales = Scales()
+        self.parts = Parts(self.flows)
+        for place, flow in enumerate(self.flows):
+            flow.place = place
         # By parent, for a resource and some children: their flows, if they have equal amounts of it whenever they are
         # stopped at one level; none, if that is not known.
         self.alike: dict[int, dict[tuple[int, ...], list[Flow]]] = {}
@@ -80,8 +82,15 @@ class Columns:
         self.flows[begin : begin + len(leaf.flows)] = leaf.flows
         self.asked[:, begin : begin + len(leaf.flows)] = 0
         self._write(begin, leaf.flows)
+        for place_of, flow in enumerate(leaf.flows, begin):
+            flow.place = place_of
+        self.parts.see(leaf.flows)
         self.alike.pop(int(self.up[place]), None)
         return True
+
+    def see(self, touched: Sequence[Flow] | None) -> None:
+        """Flows have come somewhere else; None: all may have."""
+        self.parts.see(self.flows if touched is None else touched)
 
     def _split(self, start: int, stop: int) -> Split:
         parents, above = np.unique(self.up[start:stop], return_inverse=True)

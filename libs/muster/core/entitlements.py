@@ -96,11 +96,13 @@ class EntitlementEngine:
         kept = withheld(tree)
         scarce = [r for r, amount in enumerate(tree.capacity) if tree.root.demand[r] > amount - kept[r]]
         if not scarce and not any(node.pressing for node in tree.limited):
+            filling.forget_all()
             self._give_everything(tree, changed)
             return
         filled = self._filled(tree, filling, kept, scarce)
         if tree.columns is None:
             tree.columns = Columns(tree)
+        tree.columns.see(filling.touched)
         self._publish(tree, tree.columns, rounded(tree, tree.columns, filled))
 
     def _filled(self, tree: Tree, filling: Filling, kept: Sequence[int], scarce: Sequence[int]) -> Filled:
@@ -116,6 +118,7 @@ class EntitlementEngine:
             used = use(flows, len(tree.resources))
             limits = {r: ONE - min(Exact(kept[r], tree.capacity[r]), ONE - used[r]) if kept[r] else ONE for r in scarce}
         if alike:
+            filling.forget_all()
             return uniform_filling.fill(tree, limits)
         for flow in flows:
             flow.is_open = True

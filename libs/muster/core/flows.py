@@ -49,6 +49,7 @@ class Flow:
         "level",
         "main",
         "needs",
+        "place",
         "scale",
         "weight",
     )
@@ -71,10 +72,11 @@ class Flow:
         self.dominant = dominant  # a bit for each that has the largest share
         self._direction: dict[int, Exact] | None = None
         self._share: Exact = ZERO
-        self._share_at: Level | None = None  # the level it was worked out for
+        self._share_at: Exact | None = None  # the level it was worked out for
         self.level: Level | None = None  # where it was stopped, if it was
         self.weight = 0  # of what is raised to this level
         self.scale = 0  # what its part of the demand is for each unit of the level, SCALE_BITS up, rounded down
+        self.place = 0  # its number in `columns`
         self.is_open = False  # whether the present filling may raise it
         self.is_gone = False  # replaced by another
 
@@ -91,13 +93,20 @@ class Flow:
     @property
     def share(self) -> Exact:
         """How far it has come."""
-        if self.level is not None and self._share_at is not self.level:
-            self._share, self._share_at = self.level.raised(self.weight), self.level
+        if self.level is not None and self._share_at is not self.level.exact():
+            self._share, self._share_at = self.level.raised(self.weight), self.level.exact()
         return self._share
 
     @share.setter
     def share(self, share: Exact) -> None:
         self._share, self.level = share, None
+
+    def saved(self) -> tuple[Exact, Exact | None, Level | None, bool]:
+        """Where it is, for `restore`."""
+        return self._share, self._share_at, self.level, self.is_open
+
+    def restore(self, saved: tuple[Exact, Exact | None, Level | None, bool]) -> None:
+        self._share, self._share_at, self.level, self.is_open = saved
 
     def weigh(self, weight: int) -> None:
         """From now on, where it is stopped at a level it has come to weight * level."""

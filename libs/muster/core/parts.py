@@ -31,6 +31,7 @@ PART: Final = 1 << PART_BITS  # the whole demand
 CLOSE_BITS: Final = 20  # a part that is wrong by less than 2^this is good enough
 WORD_BITS: Final = 64
 WORDS: Final = 12  # of a level
+LEVELS_MORE: Final = 256
 SHIFT_BITS: Final = 256  # a level is moved up so far that each place in it that is looked at is there
 
 EXACTLY, CLOSELY, NOT_KNOWN = range(3)  # how a part is known
@@ -38,56 +39,67 @@ EXACTLY, CLOSELY, NOT_KNOWN = range(3)  # how a part is known
 Numbers = npt.NDArray[Any]
 
 
-class Scales:
-    """Of flows: cut to DIGITS, kept from one time to the next."""
+class Parts:
+    """Of the flows of `columns`. What is known of a flow is looked at again when it is `see`n."""
 
-    def __init__(self) -> None:
-        self._known: list[int] = []
-        self.digits: Numbers = np.zeros((DIGITS, 0), dtype=np.int64)
-        self.bits: Numbers = np.zeros(0, dtype=np.int64)  # how many the scale has
+    def __init__(self, flows: list[Flow]) -> None:
+        self._flows = flows
+        self._seen: dict[int, None] = {}
+        self._levels: list[Level] = []
+        size = len(flows)
+        self._which: Numbers = np.zeros(size, dtype=np.intp)  # the level at which a flow was stopped
+        self._stopped: Numbers = np.zeros(size, dtype=np.bool_)  # whether it was
+        self._fixed: Numbers = np.zeros((DIGITS, size), dtype=np.int64)  # the part of others
+        self._how: Numbers = np.zeros(size, dtype=np.int64)  # and how it is known
+        self._scales: Numbers = np.zeros((DIGITS, size), dtype=np.int64)  # cut to DIGITS
+        self._bits: Numbers = np.zeros(size, dtype=np.int64)  # how many the scale has
 
-    def update(self, flows: Sequence[Flow]) -> None:
-        scales = [flow.scale for flow in flows]
-        if len(scales) != len(self._known):
-            self._known = [0] * len(scales)
-            self.digits = np.zeros((DIGITS, len(scales)), dtype=np.int64)
-            self.bits = np.zeros(len(scales), dtype=np.int64)
-        if scales == self._known:
-            return
-        changed = [number for number, scale in enumerate(scales) if scale is not self._known[number]]
-        bits = [scales[number].bit_length() for number in changed]
-        cut = [scales[number] << PART_BITS >> many for number, many in zip(changed, bits, strict=True)]
-        self.digits[:, changed] = digits_of(cut)
-        self.bits[changed] = bits
-        self._known = scales
+    def see(self, flows: Iterable[Flow]) -> None:
+        """They may have come somewhere else, or they are new."""
+        self._seen |= dict.fromkeys([flow.place for flow in flows])
+
+    def digits(self) -> tuple[Numbers, Numbers]:
+        """The parts, rounded down, the least digit first; for each EXACTLY, CLOSELY or NOT_KNOWN. Do not change them."""
+        if len(self._levels) > len(self._flows) + LEVELS_MORE:  # most of these are not in use any more
+            self._levels = []
+            self.see(self._flows)
+        if self._seen:
+            self._look(list(self._seen))
+            self._seen = {}
+        if not self._levels:
+            return self._fixed, self._how
+        scaled = exact.PRECISION_BITS + SCALE_BITS - PART_BITS  # level times scale is the part, so many bits up
+        start = scaled + 1 + SHIFT_BITS - self._bits  # where the digits of the level begin
+        if not _fit(start, self._levels):
+            parts, how = parts_of(self._flows)
+            return digits_of(parts), how
+        digits = _multiplied(_cut(self._levels, self._which, start), self._scales)
+        errors = np.array([level.error.bit_length() for level in self._levels])
+        close = errors[self._which] + self._bits < scaled + CLOSE_BITS - 2
+        how = np.where(close, CLOSELY, NOT_KNOWN)
+        return np.where(self._stopped, digits, self._fixed), np.where(self._stopped, how, self._how)
+
+    def _look(self, seen: list[int]) -> None:
+        flows = [self._flows[number] for number in seen]
+        for flow in flows:
+            level = flow.level
+            if level is not None and not (0 <= level.place < len(self._levels) and self._levels[level.place] is level):
+                level.place = len(self._levels)
+                self._levels.append(level)
+        self._stopped[seen] = [flow.level is not None for flow in flows]
+        self._which[seen] = [flow.level.place if flow.level is not None else 0 for flow in flows]
+        bits = self._bits[seen] = [flow.scale.bit_length() for flow in flows]
+        self._scales[:, seen] = digits_of([flow.scale << PART_BITS >> many for flow, many in zip(flows, bits, strict=True)])
+        others = [number for number in seen if self._flows[number].level is None]
+        if others:
+            parts, how = parts_of([self._flows[number] for number in others])
+            self._fixed[:, others], self._how[others] = digits_of(parts), how
 
 
 def parts_of(flows: Sequence[Flow]) -> tuple[list[int], Numbers]:
     """The parts as numbers, rounded down, and for each EXACTLY, CLOSELY or NOT_KNOWN."""
     pairs = [_part(flow) for flow in flows]
     return [part for part, _ in pairs], np.array([how for _, how in pairs], dtype=np.int64)
-
-
-def part_digits(flows: Sequence[Flow], scales: Scales) -> tuple[Numbers, Numbers]:
-    """The same, the parts as digits, the least first."""
-    levels = [flow.level for flow in flows]
-    stopped = [level for level in dict.fromkeys(levels) if level is not None]
-    scales.update(flows)
-    scaled = exact.PRECISION_BITS + SCALE_BITS - PART_BITS  # level times scale is the part, so many bits up
-    start = scaled + 1 + SHIFT_BITS - scales.bits  # where the digits of the level begin
-    if not stopped or not _fit(start, stopped):
-        parts, how = parts_of(flows)
-        return digits_of(parts), how
-    places = {level: place for place, level in enumerate(stopped)}
-    which = np.array([places[level] if level is not None else 0 for level in levels], dtype=np.intp)
-    digits = _multiplied(_cut(stopped, which, start), scales.digits)
-    errors = np.array([level.error.bit_length() for level in stopped])
-    how = np.where(errors[which] + scales.bits < scaled + CLOSE_BITS - 2, CLOSELY, NOT_KNOWN)
-    others = [number for number, level in enumerate(levels) if level is None]
-    if others:
-        parts, how[others] = parts_of([flows[number] for number in others])
-        digits[:, others] = digits_of(parts)
-    return digits, how
 
 
 def digits_of(parts: Sequence[int]) -> Numbers:

@@ -35,11 +35,11 @@ class Again:
     """How a filling began, and what came from above to whom; of one after the other."""
 
     def __init__(self, top: Node) -> None:
+        self.stops: dict[str, list[Stop]] = {}  # of every queue, whenever they were told
         self._top = top
 
     def begin(self, limits: Limits, used: Used | None, resources: int) -> None:
         """A filling begins. `used`: what queues use; None: no flow has anything, and all are open."""
-        self.stops: dict[str, list[Stop]] = {}
         self._limits = limits
         self._used = used or {}
         self._resources = resources
@@ -69,14 +69,15 @@ class Again:
 
     def _replay(self, node: Node) -> tuple[Levels, dict[int, Exact]]:
         if node.id not in self._replayed:
-            now = [(flow, flow.share, flow.is_open) for flow in node.below]
+            now = [(flow, flow.saved()) for flow in node.below]
             for flow in node.below:
                 flow.share, flow.is_open = self._begin.get(id(flow), FROM_NOTHING)
             limits = self._limits if node is self._top else node.pressing
             stops = [(stop.resource, _clock(stop)) for stop in self.stops.get(node.id, ())]
             levels = filling.raise_all(node, limits, self._used, self._resources, stops)
             self._replayed[node.id] = (levels, {id(flow): flow.share for flow in node.below})
-            _restore(now)
+            for flow, saved in now:
+                flow.restore(saved)
         return self._replayed[node.id]
 
 
@@ -84,7 +85,3 @@ def _clock(stop: Stop) -> Exact:
     """How far a group was raised."""
     return ZERO if stop.level is None else Exact(stop.weight) * stop.level.exact() - stop.begin
 
-
-def _restore(states: list[tuple[Flow, Exact, bool]]) -> None:
-    for flow, share, is_open in states:
-        flow.share, flow.is_open = share, is_open

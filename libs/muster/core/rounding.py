@@ -22,7 +22,7 @@ from muster.core.columns import Columns, Numbers, sums
 from muster.core.exact import ZERO, Exact, order
 from muster.core.filling import total
 from muster.core.flows import Flow, Node, Tree
-from muster.core.parts import LIMB, LIMB_BITS, PART_BITS, part_digits, parts_of
+from muster.core.parts import LIMB, LIMB_BITS, PART_BITS, parts_of
 
 FRACTION_BITS: Final = 40  # of an amount
 ONE_UNIT: Final = 1 << FRACTION_BITS
@@ -148,7 +148,7 @@ def _exact_share(flow: Flow, r: int) -> Exact:
 def _amounts(columns: Columns) -> tuple[Numbers, Numbers, Numbers]:
     """What each flow has: whole parts, the rest, and how many units that may be too little."""
     if columns.is_small:
-        digits, how = part_digits(columns.flows, columns.scales)
+        digits, how = columns.parts.digits()
         whole, rest = multiplied(columns, digits)
     else:
         parts, how = parts_of(columns.flows)
