@@ -44,7 +44,7 @@ class Parts:
 
     def __init__(self, flows: list[Flow]) -> None:
         self._flows = flows
-        self._seen: dict[int, None] = {}
+        self._seen: dict[int, None] = dict.fromkeys(range(len(flows)))
         self._levels: list[Level] = []
         size = len(flows)
         self._which: Numbers = np.zeros(size, dtype=np.intp)  # the level at which a flow was stopped
