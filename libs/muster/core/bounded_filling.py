@@ -61,7 +61,8 @@ class Filling:
         self._again.begin(limits, used, self._resources)
         self._record.begin(keeps=is_from_nothing)
         try:
-            self._fill(limits, _Builder(self._record, used, self._resources, counted, watched, self._groups))
+            builder = _Builder(self._record, self._groups, self._resources, used, counted=counted, watched=watched)
+            self._fill(limits, builder)
         except Undecided:
             self.forget_all()
             self._again.settle()
@@ -103,11 +104,12 @@ class _Builder:
     def __init__(
         self,
         record: Record,
-        used: Used | None,
+        groups: dict[str, Group | None],
         resources: int,
+        used: Used | None,
+        *,
         counted: int,
         watched: Iterable[int],
-        groups: dict[str, Group | None],
     ) -> None:
         """`used`: what queues use; None: no flow has anything, and all are open."""
         self._record = record

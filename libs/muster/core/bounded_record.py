@@ -16,7 +16,8 @@ from muster.core.exact import ZERO, Exact
 from muster.core.replays import Again, Stop
 
 if TYPE_CHECKING:
-    from muster.core.bounded_groups import Group, Member
+    from muster.core.bounded_groups import Group
+    from muster.core.bounded_members import Member
     from muster.core.flows import Flow, Node
 
 Known = Exact | tuple["Level", int]  # a share: a number, or a level times a weight

@@ -20,6 +20,7 @@ import numpy as np
 
 from muster.core import uniform_filling
 from muster.core.bounded_filling import Filling
+from muster.core.bounded_record import Filled
 from muster.core.columns import Columns, Numbers
 from muster.core.exact import ONE, Exact
 from muster.core.filling import use
@@ -27,7 +28,7 @@ from muster.core.flows import Flow, FlowDemand, Node, Tree
 from muster.core.guarantees import Floors, raise_to_floors, withheld
 from muster.core.model import Amounts, QueueSpec
 from muster.core.queues import QueueTree
-from muster.core.rounding import Filled, rounded
+from muster.core.rounding import rounded
 
 Demand = Mapping[str, FlowDemand]  # by id of a leaf: totals for each set of requested resources
 NO_DEMAND: Final[FlowDemand] = ()

@@ -201,8 +201,8 @@ class Tree:
             else:
                 node.below = node.flows
         self.columns: Columns | None = Columns(self)
-        for node, demand in zip(self.columns.nodes, self.columns.demands(), strict=True):
-            node.demand = demand
+        for node, total in zip(self.columns.nodes, self.columns.demands(), strict=True):
+            node.demand = total
         for node in self.limited:
             self._press(node)
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from muster.core.bounded_filling import fill, stop
 from muster.core.exact import ONE, ZERO, Exact
-from muster.core.filling import total, use
+from muster.core.filling import Limits, total, use
 from muster.core.flows import Flow, Node, Tree
 
 Floors = dict[str, list[Exact]]  # by id of a queue with a guarantee: the shares of the flows below it
@@ -94,7 +94,7 @@ def _fit(tree: Tree) -> None:
     flows = [flow for flow in tree.root.below if flow.share is not ZERO]
     resources = len(tree.resources)
     exceeded: list[tuple[Sequence[Flow], int, Exact]] = []
-    bounds = [(tree.root, dict.fromkeys(range(resources), ONE))]
+    bounds: list[tuple[Node, Limits]] = [(tree.root, dict.fromkeys(range(resources), ONE))]
     bounds += [(node, node.pressing) for node in tree.nodes if node.pressing]
     for node, limits in bounds:
         raised = flows if node is tree.root else [flow for flow in node.below if flow.share is not ZERO]

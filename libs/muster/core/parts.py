@@ -59,7 +59,7 @@ class Parts:
         self._seen |= dict.fromkeys([flow.place for flow in flows])
 
     def digits(self) -> tuple[Numbers, Numbers]:
-        """The parts, rounded down, the least digit first; for each EXACTLY, CLOSELY or NOT_KNOWN. Do not change them."""
+        """The parts, rounded down, the least digit first; for each EXACTLY, CLOSELY or NOT_KNOWN. Not to be changed."""
         if len(self._levels) > len(self._flows) + LEVELS_MORE:  # most of these are not in use any more
             self._levels = []
             self.see(self._flows)
@@ -89,7 +89,9 @@ class Parts:
         self._stopped[seen] = [flow.level is not None for flow in flows]
         self._which[seen] = [flow.level.place if flow.level is not None else 0 for flow in flows]
         bits = self._bits[seen] = [flow.scale.bit_length() for flow in flows]
-        self._scales[:, seen] = digits_of([flow.scale << PART_BITS >> many for flow, many in zip(flows, bits, strict=True)])
+        self._scales[:, seen] = digits_of(
+            [flow.scale << PART_BITS >> many for flow, many in zip(flows, bits, strict=True)]
+        )
         others = [number for number in seen if self._flows[number].level is None]
         if others:
             parts, how = parts_of([self._flows[number] for number in others])
@@ -107,7 +109,8 @@ def digits_of(parts: Sequence[int]) -> Numbers:
     halves = np.frombuffer(b"".join([part.to_bytes(16, "little") for part in parts]), dtype="<u8").astype(np.uint64)
     low, high = halves[::2], halves[1::2]
     digits = [low & LIMB, low >> 31 & LIMB, (low >> 62 | high << 2) & LIMB, high >> 29]
-    return np.array(digits).astype(np.int64)
+    found: Numbers = np.array(digits).astype(np.int64)
+    return found
 
 
 def _part(flow: Flow) -> tuple[int, int]:
@@ -124,7 +127,7 @@ def _fit(start: Numbers, levels: Iterable[Level]) -> bool:
     """Whether all digits that are looked at are among the words of a level."""
     last = WORDS * WORD_BITS - (DIGITS + 3) * LIMB_BITS
     room = WORDS * WORD_BITS - SHIFT_BITS
-    return 0 <= int(start.min()) and int(start.max()) <= last and all(x.low.bit_length() <= room for x in levels)
+    return int(start.min()) >= 0 and int(start.max()) <= last and all(x.low.bit_length() <= room for x in levels)
 
 
 def _cut(levels: Sequence[Level], which: Numbers, start: Numbers) -> Numbers:

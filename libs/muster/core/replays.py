@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from muster.core import filling
 from muster.core.exact import ZERO, Exact
 from muster.core.filling import Levels, Limits, Used
-from muster.core.flows import Flow, Node
+from muster.core.flows import Node
 
 if TYPE_CHECKING:
     from muster.core.bounded_record import Level
@@ -84,4 +84,3 @@ class Again:
 def _clock(stop: Stop) -> Exact:
     """How far a group was raised."""
     return ZERO if stop.level is None else Exact(stop.weight) * stop.level.exact() - stop.begin
-

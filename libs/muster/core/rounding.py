@@ -86,7 +86,7 @@ class _Rounding:
             whole[:, start:stop] += gets
 
     def _largest(self, parent: int, r: int, count: int) -> Iterator[tuple[int, bool]]:
-        """Which children of a queue have the `count` largest remainders of a resource: those not clear by the bounds."""
+        """Which children have the `count` largest remainders of a resource: those that are not clear by the bounds."""
         first, error = int(self._columns.first[parent]), int(self._error[parent])
         rests = self._rest[r, first : int(self._columns.last[parent])].tolist()
         worst = sorted(rests)[-count]
@@ -97,7 +97,11 @@ class _Rounding:
             nodes, whole = self._columns.nodes, self.whole
             remainders = {n: self._exact(nodes[n], r) - Exact(int(whole[r, n])) for n in open_}
             depth = nodes[parent].depth
-            open_.sort(key=cmp_to_key(lambda a, b: order(remainders[b], remainders[a], depth) or a - b))
+
+            def compare(a: int, b: int) -> int:
+                return order(remainders[b], remainders[a], depth) or a - b
+
+            open_.sort(key=cmp_to_key(compare))
         for place, number in enumerate(open_):
             yield number, place < left
 
@@ -113,7 +117,7 @@ class _Rounding:
         if not flows:
             return False
         level = flows[0].level
-        return level is not None and all([flow.level is level for flow in flows])
+        return level is not None and all(flow.level is level for flow in flows)
 
     def _exact(self, node: Node, r: int) -> Exact:
         """The amount of a resource that a queue has."""

@@ -48,8 +48,7 @@ def are_alike(flows: Sequence[Flow]) -> bool:
 
 def fill(tree: Tree, limits: Limits) -> Filled:
     """As `filling.fill` of the root, for flows that are alike and all open."""
-    _Filling(tree).fill(limits)
-    return {}
+    return _Filling(tree).fill(limits)
 
 
 class _Filling:
@@ -60,9 +59,11 @@ class _Filling:
         self._main = next(r for r in first.asked if first.dominant >> r & 1)  # the measure
         self._capacity = tree.capacity
         self._claims: dict[str, Claim] = {}
+        self._filled: Filled = {}
 
-    def fill(self, limits: Limits) -> None:
+    def fill(self, limits: Limits) -> Filled:
         self._give(self._root, self._claim(self._root, limits).cap)
+        return self._filled
 
     def _claim(self, node: Node, limits: Limits) -> Claim:
         claims = [self._flow_claim(flow) for flow in node.flows]
@@ -89,6 +90,9 @@ class _Filling:
             for flow, part in zip(node.flows, parts, strict=True):
                 flow.share = self._share(flow, part)
             return
+        for r, asked in self._asked.items():
+            below = amount.denominator * self._asked[self._main] * self._capacity[r]
+            self._filled[node.id, r] = Exact(amount.numerator * asked, below)
         children = [child for child in node.children if child.below]
         parts = divided(amount, [self._claims[child.id] for child in children])
         for child, part in zip(children, parts, strict=True):
