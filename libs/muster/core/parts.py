@@ -139,7 +139,8 @@ def _cut(levels: Sequence[Level], which: Numbers, start: Numbers) -> Numbers:
     word, bit = which * WORDS + (places >> 6), (places & (WORD_BITS - 1)).astype(np.uint64)
     found = words.take(word) >> bit | words.take(word + 1) << np.uint64(1) << np.uint64(WORD_BITS - 1) - bit
     found[:-1] &= np.uint64(LIMB)
-    return (found & np.uint64(2 * LIMB + 1)).astype(np.int64)
+    digits: Numbers = (found & np.uint64(2 * LIMB + 1)).astype(np.int64)
+    return digits
 
 
 def _multiplied(levels: Numbers, scales: Numbers) -> Numbers:

@@ -18,11 +18,11 @@ from typing import Final
 import numpy as np
 
 from muster.core.bounded_record import Filled
-from muster.core.columns import Columns, Numbers, sums
+from muster.core.columns import AMOUNT_BITS, Columns, Numbers, sums
 from muster.core.exact import ZERO, Exact, order
 from muster.core.filling import total
 from muster.core.flows import Flow, Node, Tree
-from muster.core.parts import LIMB, LIMB_BITS, PART_BITS, parts_of
+from muster.core.parts import CLOSELY, LIMB, LIMB_BITS, NOT_KNOWN, PART_BITS, parts_of
 
 FRACTION_BITS: Final = 40  # of an amount
 ONE_UNIT: Final = 1 << FRACTION_BITS
@@ -158,6 +158,8 @@ def _amounts(columns: Columns) -> tuple[Numbers, Numbers, Numbers]:
         parts, how = parts_of(columns.flows)
         amounts = columns.asked * np.array(parts, dtype=object)
         whole, rest = amounts >> PART_BITS, amounts >> (PART_BITS - FRACTION_BITS) & (ONE_UNIT - 1)
+        # A part that is known closely tells little about an amount so large.
+        how[(columns.asked >> AMOUNT_BITS).any(axis=0) & (how == CLOSELY)] = NOT_KNOWN
     return whole, rest, MAY_MISS.take(how)
 
 
