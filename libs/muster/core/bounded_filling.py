@@ -7,8 +7,12 @@ limit is reached at the very moment at which a demand is met, everything is done
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from muster.core import filling
-from muster.core.bounded_groups import NO_LIMITS, Group, Member, Undecided
+from muster.core.bounded_groups import NO_LIMITS, Group
+from muster.core.bounded_jump import jump
+from muster.core.bounded_members import Member, Undecided
 from muster.core.bounded_record import Filled, Record
 from muster.core.exact import ONE, ZERO, Exact, greatest
 from muster.core.filling import Limits, Used
@@ -16,24 +20,72 @@ from muster.core.flows import Flow, Node
 from muster.core.replays import Again
 
 
-def fill(top: Node, limits: Limits, resources: int, counted: int = -1) -> Filled:
-    """As `filling.fill`, but resources without a bit in `counted` are never dominant nor limited.
+class Filling:
+    """Of the flows below one queue, again and again. What has not changed below is not filled again."""
 
-    Returns the shares of queues that are known as a whole.
-    """
-    used = filling.close_exhausted(top, limits, resources)
-    again = Again(top, limits, used, resources)
-    record = Record(again)
-    try:
-        group = _Builder(record, used, resources, counted).group(top, limits)
-        while group is not None and group.alive:
+    def __init__(self, top: Node, resources: int) -> None:
+        self.touched: list[Flow] | None = None  # the flows of which the last filling changed anything; None: maybe all
+        self._top = top
+        self._resources = resources
+        self._again = Again(top)
+        self._record = Record(self._again)
+        self._groups: dict[str, Group | None] = {}  # of queues below which nothing has changed
+        self._counted = -1
+        self._watched: tuple[int, ...] = ()
+        self._crossed: int | None = None  # the level at which the first limit was reached
+
+    def forget(self, changed: Node) -> None:
+        """Something below a queue has changed."""
+        for node in changed.path():
+            self._groups.pop(node.id, None)
+            self._record.forget(node)
+
+    def forget_all(self) -> None:
+        """The flows have been given shares by somebody else."""
+        self.touched = None
+        self._groups.clear()
+        self._record.forget_all()
+
+    def fill(self, limits: Limits, counted: int = -1, *, is_from_nothing: bool = False) -> Filled:
+        """As `filling.fill`, but resources without a bit in `counted` are never dominant nor limited.
+
+        `is_from_nothing`: no flow has anything, and all are open, or would be if nothing had been filled before.
+        Returns the shares of queues that are known as a whole.
+        """
+        used = None if is_from_nothing else filling.close_exhausted(self._top, limits, self._resources)
+        watched = tuple(limits) if is_from_nothing else ()
+        is_new = not self._groups or not is_from_nothing or counted != self._counted or watched != self._watched
+        if is_new:
+            self.forget_all()
+        self._counted, self._watched = counted, watched
+        self._again.begin(limits, used, self._resources)
+        self._record.begin(keeps=is_from_nothing)
+        try:
+            builder = _Builder(self._record, self._groups, self._resources, used, counted=counted, watched=watched)
+            self._fill(limits, builder)
+        except Undecided:
+            self.forget_all()
+            self._again.settle()
+        else:
+            self.touched = None if is_new else self._record.touched
+        return self._record.filled
+
+    def _fill(self, limits: Limits, builder: _Builder) -> None:
+        group = builder.group(self._top, limits)
+        if group is None:
+            return
+        group.reset()
+        if self._crossed is None or not self._watched or not jump(group, self._crossed):
+            group.begin()
+        while group.members:
             group.step()
-    except Undecided:
-        again.settle()
-        return {}
-    for flow, share in record.reached:
-        flow.share = share
-    return record.filled
+        self._crossed = group.crossed
+        self._record.outcome(group)
+
+
+def fill(top: Node, limits: Limits, resources: int) -> None:
+    """Once."""
+    Filling(top, resources).fill(limits)
 
 
 def stop(flow: Flow, limits: Limits) -> Exact:
@@ -49,23 +101,37 @@ def stop(flow: Flow, limits: Limits) -> Exact:
 class _Builder:
     """Makes the groups. The only flow of a leaf is a member in its place."""
 
-    def __init__(self, record: Record, used: Used, resources: int, counted: int) -> None:
+    def __init__(
+        self,
+        record: Record,
+        groups: dict[str, Group | None],
+        resources: int,
+        used: Used | None,
+        *,
+        counted: int,
+        watched: Iterable[int],
+    ) -> None:
+        """`used`: what queues use; None: no flow has anything, and all are open."""
         self._record = record
-        self._used = used
+        self._used = used or {}
+        self._is_from_nothing = used is None
         self._resources = resources
         self._counted = counted
+        self._watched = watched
+        self._groups = groups
+        self._nothing = [ZERO] * resources
 
     def group(self, node: Node, limits: Limits) -> Group | None:
-        """The group of a queue; None when none of its flows is open."""
+        """The group of a queue, which has not begun yet; None when none of its flows is open."""
         members: list[Member] = []
         weightless: list[Member] = []
         for flow in node.flows:
-            if flow.is_open:
+            if self._is_open(flow):
                 members.append(self._flow(len(members), 1, flow, NO_LIMITS))
         for number, child in enumerate(node.children):
             member: Member | None = None
             if len(child.flows) == 1:
-                if child.flows[0].is_open:
+                if self._is_open(child.flows[0]):
                     member = self._flow(number, child.weight, child.flows[0], child.pressing)
             elif child.below:
                 member = self._child(number, child)
@@ -73,16 +139,23 @@ class _Builder:
                 (members if child.weight else weightless).append(member)
         if not members and not weightless:
             return None
-        group = Group(self._record, node, self._resources, [*members, *weightless])
-        if limits:
-            group.limit(limits, self._used.get(node.id) or [ZERO] * self._resources)
-        elif node.flows and all(flow.share is ZERO for flow in node.flows):
-            group.story = [flow.kind for flow in node.flows if flow.is_open]
-        group.begin(members, weightless)
+        group = Group(self._record, node, self._resources, members, weightless)
+        if limits or self._watched:
+            group.limit(limits, self._used.get(node.id) or self._nothing, self._watched)
+        if not limits and node.flows and all(member.start is ZERO for member in members):
+            group.kinds = [flow for flow in node.flows if self._is_open(flow)]
         return group
 
+    def _is_open(self, flow: Flow) -> bool:
+        return self._is_from_nothing or flow.is_open
+
     def _child(self, number: int, child: Node) -> Member | None:
-        group = self.group(child, child.pressing)
+        if child.id in self._groups:
+            group = self._groups[child.id]
+        else:
+            group = self._groups[child.id] = self.group(child, child.pressing)
+            if group is not None:
+                group.begin()
         if group is None:
             return None
         used = self._used.get(child.id)
@@ -91,14 +164,14 @@ class _Builder:
         return member
 
     def _flow(self, number: int, weight: int, flow: Flow, limits: Limits) -> Member:
-        member = Member(number, weight, flow.share)
+        share = ZERO if self._is_from_nothing else flow.share
+        member = Member(number, weight, share)
         member.flow = flow
         member.goal = stop(flow, limits) if limits else flow.full
-        rest = member.goal.middle - flow.share.middle
         weight = member.weight
-        member.end = member.since + rest // weight
-        if flow.share is not ZERO:
-            member.error += (member.goal.error + flow.share.error) // weight + 1
-        counted = self._counted
-        member.rising = tuple([(r, weight * part) for r, part in flow.parts if counted >> r & 1])
+        flow.weigh(weight)
+        member.end = member.since + (member.goal.middle - share.middle) // weight
+        if share is not ZERO:
+            member.error += (member.goal.error + share.error) // weight + 1
+        member.rising = flow.rising(weight, self._counted)
         return member

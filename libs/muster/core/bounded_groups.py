@@ -1,235 +1,240 @@
 """The groups of `filling` in integers with error bounds: same clocks and levels, a fraction of the cost.
 
-Levels and clocks are integers in units of 2^-PRECISION_BITS, and with each goes a bound on how wrong it may be, in the
-same unit. Most of what happens needs no decision: two demands that are met at almost the same time may be taken in
-either order, because each changes how a group rises only for the tiny time between them. What does need one, whether a
-limit is reached before a demand is met or before another limit, must be clear by the bounds, or `Undecided` is raised.
+Levels and clocks are numbers of which it is known how wrong they may be (`bounded_rise`). Most of what happens needs no
+decision: two demands that are met at almost the same time may be taken in either order, because each changes how a
+group rises only for the tiny time between them. What does need one, whether a limit is reached before a demand is met
+or before another limit, must be clear by the bounds, or `Undecided` is raised.
 
-Where the bounds come from, for one group (weights are integers, so an active group has M >= 1):
-
-* A direction is wrong by at most 2 * slack + 2 in each resource, where slack is what the sums u are wrong by.
-* The clock and the use of a resource, as functions of the level, are wrong by at most `drift + level * slack`. An event
-  at a level that is itself wrong by e changes the slope by at most the weight w of its member, so it adds e * w,
-  whatever the order of events; it is added when the event is foreseen.
-* The level as a function of the clock is no more wrong than the clock is, because the clock runs at least as fast.
+What happens in a group follows from what is below it alone, until a resource is exhausted above. So a group keeps the
+`Moment`s between its events, and whoever is above goes along them; they can be gone along again as long as nothing
+below has changed. Where a resource is exhausted above, what is left of a group goes on in a `fork` of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from heapq import heapify, heappop, heapreplace
+from collections.abc import Iterable, Sequence
+from heapq import heappop, heapreplace
 from typing import Final
 
-from muster.core.bounded_record import Record
-from muster.core.exact import PRECISION_BITS, UNIT, ZERO, Exact
+from muster.core.bounded_members import Member
+from muster.core.bounded_record import FINISHED, MET, Ending, Kept, Known, Level, Record, Story
+from muster.core.bounded_rise import SEVERAL, Rise
+from muster.core.exact import ZERO, Exact
 from muster.core.filling import Limits
 from muster.core.flows import Flow, Node
+from muster.core.replays import Stop
 
-RELIABLE: Final = 1 << 20  # a divisor is so many times its error, or nothing is decided with it
-NOBODY: Final = -1  # nothing has risen yet
-SEVERAL: Final = -2
-NEVER: Final = -1 << 4096  # a level before all others
 NO_LIMITS: Final[Limits] = {}
 
 
-class Undecided(Exception):
-    """The bounds overlap."""
-
-
-class Member:
-    """One of the siblings that share a level: a flow, or the group of a child queue."""
-
-    __slots__ = ("end", "error", "flow", "goal", "group", "is_active", "number", "rising", "since", "start", "weight")
-
-    def __init__(self, number: int, weight: int, share: Exact) -> None:
-        self.number = number
-        self.weight = weight or 1
-        self.start = share
-        self.since = share.middle // self.weight  # the level from which on it is raised
-        self.error = share.error // self.weight + 2 if share is not ZERO else 0  # of `since`
-        self.is_active = False
-        self.rising: tuple[tuple[int, int], ...] = ()  # what it adds to u while active
-        self.flow: Flow | None = None
-        self.goal = ZERO  # of a flow: where it stops by itself
-        self.end = 0  # of a flow: the level at which it does
-        self.group: Group | None = None
-
-    def next_level(self) -> int:
-        """The level of its next event."""
-        if not self.is_active:
-            return self.since
-        return self.end if self.group is None else self.since + self.group.next_clock // self.weight
-
-    def next_error(self) -> int:
-        if not self.is_active:
-            return self.error
-        return self.error + 2 if self.group is None else self.error + self.group.next_error // self.weight + 2
-
-
-class Group:
+class Group(Rise):
     """The siblings below one queue, and the queue's own limits."""
 
     __slots__ = (
-        "_drift",
-        "_exhausted",
         "_given",
-        "_has_moved",
-        "_heap",
-        "_latest",
-        "_lead",
-        "_level",
-        "_level_error",
-        "_limits",
-        "_members",
-        "_next_level_error",
-        "_rate",
+        "_initial",
         "_record",
-        "_slack",
-        "_sums",
-        "_used",
-        "_weightless",
-        "_weights",
-        "_x",
-        "_x_error",
+        "_resources",
+        "_tells",
+        "common",
+        "crossed",
+        "doubt",
+        "ended",
+        "filled",
+        "kept",
+        "kinds",
         "needs",
-        "next_clock",
-        "next_error",
         "node",
+        "stops",
         "story",
     )
 
-    def __init__(self, record: Record, node: Node, resources: int, members: Sequence[Member]) -> None:
+    def __init__(
+        self, record: Record, node: Node, resources: int, members: Sequence[Member], weightless: Sequence[Member]
+    ) -> None:
         self.node = node
+        self.base: dict[int, int] = {}  # what was used in the beginning, of resources that are limited or watched
+        self.needs = 0  # bits of the resources needed here
+        self.common = -1  # of those that every flow here needs
         self._record = record
         self._given: Limits = NO_LIMITS  # the limits
-        self._limits: dict[int, int] = {}  # their middles
-        self._used: dict[int, int] = {}
-        self._members: dict[int, Member] = {}
-        self._weightless: dict[int, Member] = {}
-        self._sums = [0] * resources  # u
-        self._rate = UNIT  # M
-        self._x = self._x_error = self._level = self._level_error = 0
-        self._has_moved = False
-        self._latest = NEVER  # the level before which everything has happened that has been seen to happen
-        self._heap: list[tuple[int, int]] = []  # (level of the next event, member)
-        self._exhausted = -1  # the resource whose limit is the next event
-        self._lead = NOBODY  # the resource that has been dominant all the time
-        self.next_clock = self.next_error = self._next_level_error = 0
-        self.needs = 0  # bits of the resources needed here
-        self.story: list[Hashable] | None = None  # of a leaf that had nothing: whatever decides its level
-        self._weights = self._slack = self._drift = 0
-        for member in members:
+        self.limits: dict[int, int] = {}  # their middles
+        self._initial = ([(m, m.group) for m in members], [(m, m.group) for m in weightless])
+        self._resources = resources
+        self._weights = self.slack = self._drift = 0
+        self.kinds: Sequence[Flow] | None = None  # of a leaf that had nothing: another as alike has the same levels
+        self.doubt = 0  # what is wrong with what it begins with
+        for member in (*members, *weightless):
             weight, group = member.weight, member.group
             self._weights += weight
             if group is None:
                 assert member.flow is not None
                 self.needs |= member.flow.needs
-                self._slack += weight
-                self._drift += 4 * weight * (member.error + 2) + 4  # it begins and ends once
+                self.common &= member.flow.needs
+                self.slack += weight
+                self.doubt += 4 * weight * (member.error + 2) + 4  # it begins and ends once
             else:
                 self.needs |= group.needs
-                self._slack += weight * (2 * group._slack + 2)
-                self._drift += 2 * weight * (member.error + 1) + 2
+                self.common &= group.common
+                self.slack += weight * (2 * group.slack + 2)
+                self.doubt += 2 * weight * (member.error + 1) + 2
 
-    @property
-    def alive(self) -> bool:
-        return bool(self._members)
-
-    def limit(self, limits: Limits, used: Sequence[Exact]) -> None:
-        """What the queue may use at most, and what it uses now."""
+    def limit(self, limits: Limits, used: Sequence[Exact], watched: Iterable[int]) -> None:
+        """What the queue may use at most, and what it uses now, also of what is only watched."""
         self._given = limits
+        for r in {**limits, **dict.fromkeys(watched)}:
+            self.base[r] = used[r].middle
+            self.doubt += used[r].error
         for r, limit in limits.items():
-            self._limits[r] = limit.middle
-            self._used[r] = used[r].middle
-            self._drift += limit.error + used[r].error
+            self.limits[r] = limit.middle
+            self.doubt += limit.error
 
-    def begin(self, members: Sequence[Member], weightless: Sequence[Member]) -> None:
-        """Members, and those that come when no member is left."""
-        self._weightless = {member.number: member for member in weightless}
-        self._start({member.number: member for member in members})
+    def begin(self) -> None:
+        """From the start."""
+        self.reset()
+        self._start(self.members)
+
+    def reset(self) -> None:
+        """To where it was before anything rose."""
+        self._tells = self.kinds is not None
+        self._to_start(self.doubt, self._resources)
+        self.crossed: int | None = None  # the level at which the first of its own limits was reached
+        self.story: list[object] = []  # whatever decides its levels
+        self.ended: list[Ending] = []
+        self.filled: list[tuple[int, Known]] = []  # (resource, share of the queue) where it is known as a whole
+        self.stops: list[Stop] = []
+        self.moments = []
+        self.kept: Kept | None = None
+        members, weightless = self._initial
+        self.members = {member.number: member.reset(group) for member, group in members}
+        self.weightless = {member.number: member.reset(group) for member, group in weightless}
+
+    def moment(self, at: int) -> Group:
+        """This group at one of its moments."""
+        if at < len(self.moments) - 1:  # it has gone along further another time
+            self.begin()
+            for _ in range(at):
+                self.step()
+        return self
+
+    def fork(self) -> Group:
+        """As it is now, to go on by itself."""
+        self.kept = None
+        twin = Group.__new__(Group)
+        for name in SLOTS:
+            setattr(twin, name, getattr(self, name))
+        twin.members = {number: member.copy() for number, member in self.members.items()}
+        twin.weightless = {number: member.copy() for number, member in self.weightless.items()}
+        twin._used, twin._sums, twin._heap = dict(self._used), list(self._sums), list(self._heap)
+        twin.story, twin.ended, twin.filled, twin.stops = [*self.story], [*self.ended], [*self.filled], [*self.stops]
+        twin.moments = self.moments[-1:]
+        return twin
 
     def step(self) -> None:
-        """What happens at `next_clock`."""
+        """What happens next."""
+        now = self.moments[-1]
+        self.kept = None
         if self._exhausted >= 0:
-            exhausted = self._exhausted
-            self.advance(self.next_clock, self.next_error)
-            self._record.filled[self.node.id, exhausted] = self._given[exhausted]
-            self.freeze(exhausted, None, 0)
+            self.advance(now.next_clock, now.next_error)
+            self._exhaust(self._exhausted)
             return
         heap = self._heap
         level, number = heap[0]
         self._move(level)
-        self._x, self._x_error = self.next_clock, self.next_error
+        self._x, self._x_error = now.next_clock, now.next_error
         self._level_error = self._next_level_error
         self._latest = max(self._latest, level + self._level_error)
         self._has_moved = True
-        member = self._members[number]
-        group = member.group
+        member = self.members[number]
         ends = False
         if member.is_active:
             sums = self._sums
             for r, part in member.rising:
                 sums[r] -= part
-            if group is None:
-                self._record.met(member)
+            if member.flow is not None:
                 ends = True
-                if self.story is not None:
-                    self.story.append((number, member.flow.main))  # type: ignore[union-attr]
+                if self._tells:
+                    self.story.append((number, member.flow.main))
             else:
-                group.step()
-                ends = not group._members
+                ends = member.proceed()
         if ends:
             heappop(heap)
-            del self._members[number]
+            del self.members[number]
+            self.ended.append((member, MET if member.flow is not None else FINISHED))
         else:
             self._join(member)
             heapreplace(heap, (member.next_level(), number))
         self._settle()
 
+    def arrive(self, level: int, errors: tuple[int, int], used: dict[int, int], exhausted: int) -> None:
+        """As if all steps up to a level had been taken, at which a resource is exhausted; see `bounded_jump`.
+
+        The errors are of the level and of what is used there.
+        """
+        self._level, self._level_error = level, errors[0]
+        self._drift += errors[1]
+        self._latest = level + errors[0]
+        self._has_moved = True
+        self._used = used
+        self.lead = SEVERAL  # nobody has looked
+        self._sums = [0] * len(self._sums)
+        for member in list(self.members.values()):
+            member.is_active = False
+            if member.is_done(level):
+                self.ended.append((member, MET if member.flow is not None else FINISHED))
+                del self.members[member.number]
+            elif member.since <= level:
+                if member.needs_surely(1 << exhausted):
+                    member.is_active, member.rising = True, ()  # not for long
+                else:
+                    self._join(member)
+        self._exhaust(exhausted)
+
+    def _exhaust(self, resource: int) -> None:
+        if self.crossed is None:
+            self.crossed = self._level
+        self.filled.append((resource, self._given[resource]))
+        self.freeze(resource, None, 0)
+
     def advance(self, clock: int, error: int) -> None:
-        """Be raised to a clock that is surely between the last event and the next."""
-        level = self._level + ((clock - self._x) << PRECISION_BITS) // self._rate
-        level_error = error + self._drift + (level * self._slack >> PRECISION_BITS) + 4
-        if level - level_error <= self._latest:
-            raise Undecided
-        for member in self._members.values():
-            if member.next_level() - member.next_error() <= level + level_error:
-                raise Undecided
+        """Be raised to such a clock."""
+        level, level_error = self.level_at(clock, error)
         self._move(level)
         self._x, self._x_error = clock, error
         self._level_error = level_error
         self._latest = level + level_error
         self._has_moved = True
 
-    def freeze(self, resource: int, above: Exact | None, weight: int) -> None:
+    def freeze(self, resource: int, above: Level | None, weight: int) -> None:
         """Freeze every flow that needs the resource. `above`: the level of the siblings where that comes from."""
         bit, error = 1 << resource, self._level_error
-        reached: Exact | None = None
+        reached: Level | None = None
         if self._has_moved:
-            reached = self._record.level(self.node, resource, (self._level, error), self._told(resource, above, weight))
-        elif self.story is not None:
-            self.story.append(resource)
-        for members in (self._members, self._weightless):
+            reached = self.told((self._level, error), resource, above, weight)
+            self._tells = self._tells and above is not None
+        self.story.append((resource, above, weight) if self._has_moved else resource)
+        for members in (self.members, self.weightless):
             for member in list(members.values()):
-                group, flow = member.group, member.flow
-                if flow is not None and not flow.needs & bit:
-                    continue
-                if group is not None and not group.needs & bit:
+                group = member.group
+                if not (member.flow.needs if group is None else group.needs) & bit:  # type: ignore[union-attr]
                     continue
                 if member.is_active:
                     for r, part in member.rising:
                         self._sums[r] -= part
-                if group is None:
-                    self._record.stopped(member, reached)
+                level = reached if member.is_active else None
+                if group is None or member.needs_surely(bit):  # all that is left of it stops
+                    self.ended.append((member, (resource, level)))
                     del members[member.number]
                     continue
-                if member.is_active and reached is not None:
-                    clock = member.weight * (self._level - member.since)
-                    group.advance(clock, member.weight * (error + member.error) + 1)
-                lead = group._lead
-                group.freeze(resource, reached if member.is_active else None, member.weight)
-                self._record.stopped_group(member, resource, reached, lead)
-                if not group._members:
+                twin = group.moment(member.at).fork()
+                if level is not None:
+                    twin.advance(*member.clock_at(level))
+                lead = twin.lead
+                twin.freeze(resource, level, member.weight)
+                twin.stopped(member, resource, level, lead)
+                member.of_group(twin, len(twin.moments) - 1)
+                if not twin.members:
+                    self.ended.append((member, FINISHED))
                     del members[member.number]
                 elif member.is_active:
                     self._join(member)
@@ -238,115 +243,24 @@ class Group:
         self._line_up()
         self._settle()
 
-    def _told(self, resource: int, above: Exact | None, weight: int) -> Hashable:
-        """The story up to here: what decides the level. None: it is not known to be anybody else's, too."""
-        if self.story is None or above is None:
-            self.story = None
-            return None
-        self.story.append((resource, above.mark, weight))
-        return tuple(self.story)
+    def reached(self, member: Member, resource: int, above: Level) -> Level:
+        """The level at which all of it stops, when that is told to the member it is above."""
+        return self.told(self.level_at(*member.clock_at(above)), resource, above, member.weight)
 
-    def _start(self, members: dict[int, Member]) -> None:
-        """A level of their own for the members."""
-        self._members = members
-        self._level = 0
-        for member in members.values():
-            if not member.since:
-                self._join(member)
-        self._line_up()
-        self._settle()
+    def told(self, level: tuple[int, int], resource: int, above: Level | None, weight: int) -> Level:
+        """The level at which it is told that a resource is exhausted."""
+        return Level(self._record, self, resource, level, self.story_of(resource, above, weight))
 
-    def _line_up(self) -> None:
-        self._heap = [(member.next_level(), number) for number, member in self._members.items()]
-        heapify(self._heap)
+    def story_of(self, resource: int, above: Level | None, weight: int) -> Story | None:
+        return (*self.story, (resource, above, weight)) if self._tells and above is not None else None
 
-    def _move(self, level: int) -> None:
-        if self._limits:
-            rise, sums, used = level - self._level, self._sums, self._used
-            for r in self._limits:
-                if sums[r]:
-                    used[r] += rise * sums[r] >> PRECISION_BITS
-            self._drift += 1
-        self._level = level
+    def stopped(self, member: Member, resource: int, level: Level | None, lead: int) -> None:
+        """That has come from above. `lead`: its dominant resource until then."""
+        self.stops.append(Stop(resource, level, member.weight, member.start))
+        is_final = lead == resource or not self.members
+        if level is not None and lead >= 0 and is_final and member.start is ZERO:
+            # What it has of its dominant resource is all it was raised by.
+            self.filled.append((lead, (level, member.weight)))
 
-    def _join(self, member: Member) -> None:
-        """Raise it from now on, as it is now."""
-        sums, group = self._sums, member.group
-        if group is not None:
-            rate, weight = group._rate, member.weight
-            scale = weight << PRECISION_BITS
-            member.rising = tuple([(r, part * scale // rate) for r, part in enumerate(group._sums) if part])
-            self._drift += 2 * (group.next_error + weight * (member.error + 3))  # of its next event
-        for r, part in member.rising:
-            sums[r] += part
-        member.is_active = True
 
-    def _settle(self) -> None:
-        """After any change: who rises now, and what is next."""
-        if not self._members:
-            if self._weightless:
-                members, self._weightless = self._weightless, {}
-                self._drift += self._x_error + (self._level * self._slack >> PRECISION_BITS) + 1
-                self._latest = self._drift if self._has_moved else NEVER
-                self._start(members)
-            return
-        heap = self._heap
-        rate = max(self._sums)
-        if not rate:  # all wait: nothing moves until the level has reached the first
-            self._level, number = heap[0]
-            member = self._members[number]
-            self._join(member)
-            heapreplace(heap, (member.next_level(), number))
-            rate = max(self._sums)
-        self._rate = rate
-        if self._lead != SEVERAL:
-            self._follow_lead(rate)
-        level, number = heap[0]
-        rise = level - self._level
-        self._drift += 2
-        self.next_clock = self._x + (rise * rate >> PRECISION_BITS)
-        level_error = self._next_level_error = self._members[number].next_error()
-        self.next_error = self._drift + (level * self._slack >> PRECISION_BITS) + level_error * self._weights + 2
-        self._exhausted = -1
-        if self._limits:
-            self._look_at_limits(rise)
-
-    def _follow_lead(self, rate: int) -> None:
-        """Whether one resource alone has had the largest sum all the time."""
-        sums, lead = self._sums, self._lead
-        if lead == NOBODY:
-            lead = self._lead = sums.index(rate)
-        if sums[lead] != rate:
-            self._lead = SEVERAL
-            return
-        sums[lead] = 0
-        if max(sums) + 2 * self._slack >= rate:
-            self._lead = SEVERAL
-        sums[lead] = rate
-
-    def _look_at_limits(self, rise: int) -> None:
-        """Whether one is reached before the next event."""
-        sums, used = self._sums, self._used
-        margin = self.next_error + 4
-        for r, limit in self._limits.items():
-            speed = sums[r]
-            if not speed:
-                continue
-            room = limit - used[r]
-            left = room - (rise * speed >> PRECISION_BITS)
-            if left > margin:
-                continue
-            if left >= -margin or room <= margin or speed < RELIABLE * self._slack:
-                raise Undecided
-            passed = room * self._rate // speed
-            clock, error = self._x + passed, self._clock_error(passed, speed)
-            if self._exhausted >= 0 and abs(clock - self.next_clock) <= error + self.next_error:
-                raise Undecided
-            if self._exhausted < 0 or clock < self.next_clock:
-                self.next_clock, self.next_error, self._exhausted = clock, error, r
-
-    def _clock_error(self, passed: int, speed: int) -> int:
-        """Of the clock at which the room of a resource is used up: twice the first-order terms."""
-        base = self._drift + (self._level * self._slack >> PRECISION_BITS) + 4
-        slack = passed * self._slack
-        return 2 * (base + (base * self._rate + slack) // speed + slack // self._rate + 4)
+SLOTS: Final = (*Rise.__slots__, *Group.__slots__)

@@ -2,74 +2,185 @@
 
 A flow that was frozen at a level of its siblings has the share weight * level. The level is a symbol: siblings frozen
 together are compared without knowing it, and levels that were decided by the same story, in leaves that are as alike,
-are known to be the same one.
+are known to be the same one. How each member of a group has ended is noted while the filling goes on; `outcome` goes
+through it once, from the top, and tells the flows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from muster.core.exact import ZERO, Exact
-from muster.core.flows import Flow, Node
 from muster.core.replays import Again, Stop
 
 if TYPE_CHECKING:
-    from muster.core.bounded_groups import Member
+    from muster.core.bounded_groups import Group
+    from muster.core.bounded_members import Member
+    from muster.core.flows import Flow, Node
 
-Filled = dict[tuple[str, int], Exact]  # (queue, resource) -> its share, where that is known as a whole
+Known = Exact | tuple["Level", int]  # a share: a number, or a level times a weight
+Filled = dict[tuple[str, int], Known]  # (queue, resource) -> its share, where that is known as a whole
+Story = tuple[object, ...]
+
+
+class Level:
+    """The level at which a resource is exhausted in a group. Levels with the same story are the same."""
+
+    __slots__ = ("_exact", "_record", "error", "group", "low", "middle", "place", "resource", "story")
+
+    def __init__(
+        self, record: Record, group: Group, resource: int, bounds: tuple[int, int], story: Story | None
+    ) -> None:
+        self.group = group
+        self.resource = resource
+        self.place = -1  # its number in `parts`
+        self._record = record
+        self.move(bounds, story)
+
+    def move(self, bounds: tuple[int, int], story: Story | None) -> None:
+        """In another filling it is elsewhere, and the same flows have stopped at it."""
+        self.middle, self.error = bounds
+        self.low = max(bounds[0] - bounds[1], 0)  # it is not less
+        self.story = story  # None: it is not known to be anybody else's, too
+        self._exact: Exact | None = None
+
+    def exact(self) -> Exact:
+        if self._exact is None:
+            self._exact = self._record.symbol(self)
+        return self._exact
+
+    def raised(self, weight: int) -> Exact:
+        """A share that has been raised to weight * level, from wherever it started."""
+        level = self.exact()
+        middle, error = weight * self.middle, weight * self.error + 1
+        return Exact.bounded(middle, error, lambda: Exact(weight) * level, (level.mark, weight))
+
+
+# How a member has ended: its demand was met, its group has nothing left, or a resource was exhausted above, at a level
+# of its siblings (None: when it had not been raised).
+How = str | tuple[int, Level | None]
+Ending = tuple["Member", How]
+MET: Final = "met"
+FINISHED: Final = "finished"
+
+
+class Kept(NamedTuple):
+    """What stopped a whole group last time, for as long as nothing has happened in it since."""
+
+    resource: int
+    above: Level  # of its siblings
+    level: Level
+    groups: list[Member]  # groups that stopped with it
 
 
 class Record:
-    """Where flows end up, and what the exact numbers behind it are."""
+    """What is known at the end of a filling, and the exact numbers behind it.
+
+    Where groups are used again, so is what was told to their flows.
+    """
 
     def __init__(self, again: Again) -> None:
-        self.reached: list[tuple[Flow, Exact]] = []
         self.filled: Filled = {}
+        self.touched: list[Flow] = []  # those that were told something
         self._again = again
-        self._marks: Iterator[int] = count(1)
+        self._keeps = False
+        self._marks: Iterator[int] = count(1)  # never given twice: levels found before may still be in use
         self._names: dict[Hashable, int] = {}
 
-    def met(self, member: Member) -> None:
-        """A flow has come where it stops by itself."""
-        assert member.flow is not None
-        self.reached.append((member.flow, member.goal))
+    def begin(self, *, keeps: bool) -> None:
+        """Another filling begins. `keeps`: groups are used again."""
+        self._keeps = keeps
+        self.touched = []
+        self._names = {}
 
-    def level(self, node: Node, resource: int, bounds: tuple[int, int], story: Hashable) -> Exact:
-        """The level at which a resource is exhausted in a group. Levels with the same story are the same."""
-        again = self._again
+    def forget(self, node: Node) -> None:
+        """What is known of a queue is not so any more."""
+        self._again.stops.pop(node.id, None)
+        for r in range(len(node.demand)):
+            self.filled.pop((node.id, r), None)
+
+    def forget_all(self) -> None:
+        self._again.stops.clear()
+        self.filled.clear()
+
+    def symbol(self, level: Level) -> Exact:
+        """A level as a number."""
+        again, node, resource = self._again, level.group.node, level.resource
         sources = (lambda: again.level(node, resource), lambda: again.whole_level(node, resource))
-        if story is None:
-            name = next(self._marks)
-        else:
-            name = self._names.get(story) or self._names.setdefault(story, next(self._marks))
-        return Exact.symbol(bounds, sources, again.depth(node), (again, name))
+        name = next(self._marks) if level.story is None else self._name(level.group.kinds or (), level.story)
+        return Exact.symbol((level.middle, level.error), sources, again.depth(node), (again, name))
 
-    def stopped(self, member: Member, level: Exact | None) -> None:
-        """A flow is frozen at a level of its siblings (None: nothing of it has been raised)."""
-        flow, start = member.flow, member.start
+    def _name(self, flows: Sequence[Flow], story: Story) -> int:
+        told = tuple([(part[0], part[1].exact().mark, part[2]) if _is_told(part) else part for part in story])
+        key = (tuple([flow.kind for flow in flows]), told)
+        return self._names.get(key) or self._names.setdefault(key, next(self._marks))
+
+    def outcome(self, group: Group) -> None:
+        """Give the flows of a group, which has come to its end, their shares."""
+        self.forget(group.node)
+        self._again.stops[group.node.id] = group.stops
+        for r, share in group.filled:
+            self.filled[group.node.id, r] = share
+        for member, how in group.ended:
+            if how is MET:
+                assert member.flow is not None
+                member.flow.share = member.goal
+                self.touched.append(member.flow)
+            elif how is FINISHED:
+                assert member.group is not None
+                self.outcome(member.group.moment(member.at))
+            else:
+                self._stop(member, *how)
+
+    def _stop(self, member: Member, resource: int, level: Level | None) -> None:
+        """All that is left of a member stopped at a level of its siblings."""
+        if member.group is not None:
+            group = member.group.moment(member.at)
+            if group.kept is None or level is None or group.kept.resource != resource:
+                self._stop_group(member, group, resource, level)
+            else:
+                self._stop_again(member, group, group.kept, level)
+            return
+        flow = member.flow
         assert flow is not None
-        if level is None or not member.is_active:
-            self.reached.append((flow, start))
+        self.touched.append(flow)
+        if level is None:
+            flow.share = member.start
         else:
-            self.reached.append((flow, _raised(member, level, start)))
+            flow.level = level
 
-    def stopped_group(self, member: Member, resource: int, level: Exact | None, lead: int) -> None:
-        """A group was told that a resource is exhausted somewhere above. `lead`: its dominant resource until then."""
-        group = member.group
-        assert group is not None
-        stop = Stop(resource, level if member.is_active else None, member.weight, member.start)
-        self._again.stops.setdefault(group.node.id, []).append(stop)
-        is_final = lead == resource or not group.alive
-        if level is not None and member.is_active and lead >= 0 and is_final and member.start is ZERO:
+    def _stop_group(self, member: Member, group: Group, resource: int, level: Level | None) -> None:
+        reached = None if level is None else group.reached(member, resource, level)
+        self.outcome(group)
+        self._note(member, group, resource, level)
+        groups = []
+        for below in (*group.members.values(), *group.weightless.values()):
+            self._stop(below, resource, reached if below.is_active else None)
+            if below.group is not None and below.is_active:
+                groups.append(below)
+        if self._keeps and level is not None and reached is not None:
+            group.kept = Kept(resource, level, reached, groups)
+
+    def _stop_again(self, member: Member, group: Group, kept: Kept, level: Level) -> None:
+        """The same has happened to it as last time, only at another level: its own flows know all about it."""
+        bounds = group.level_at(*member.clock_at(level))
+        reached = kept.level
+        reached.move(bounds, group.story_of(kept.resource, level, member.weight))
+        if kept.above is not level:
+            self._note(member, group, kept.resource, level)
+            group.kept = kept._replace(above=level)
+        for below in kept.groups:
+            self._stop(below, kept.resource, reached)
+
+    def _note(self, member: Member, group: Group, resource: int, level: Level | None) -> None:
+        """What was told to a group that stopped as a whole."""
+        self._again.stops[group.node.id] = [*group.stops, Stop(resource, level, member.weight, member.start)]
+        if level is not None and group.lead >= 0 and member.start is ZERO:
             # What it has of its dominant resource is all it was raised by.
-            self.filled[group.node.id, lead] = _raised(member, level, ZERO)
+            self.filled[group.node.id, group.lead] = level, member.weight
 
 
-def _raised(member: Member, level: Exact, start: Exact) -> Exact:
-    """A share that has been raised to weight * level, from wherever it started."""
-    weight = member.weight
-    middle = start.middle + weight * (level.middle - member.since)
-    error = start.error + weight * (level.error + member.error) + 1
-    return Exact.bounded(middle, error, lambda: Exact(weight) * level, (level.mark, weight))
+def _is_told(part: object) -> TypeGuard[tuple[int, Level, int]]:
+    return isinstance(part, tuple) and len(part) == 3

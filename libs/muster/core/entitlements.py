@@ -16,8 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from muster.core import bounded_filling, uniform_filling
+import numpy as np
+
+from muster.core import uniform_filling
+from muster.core.bounded_filling import Filling
 from muster.core.bounded_record import Filled
+from muster.core.columns import Columns, Numbers
 from muster.core.exact import ONE, Exact
 from muster.core.filling import use
 from muster.core.flows import Flow, FlowDemand, Node, Tree
@@ -41,39 +45,47 @@ class EntitlementEngine:
     def __init__(self) -> None:
         self._specs: list[QueueSpec] = []
         self._capacity: Amounts = ()
-        self._demand: dict[str, FlowDemand] = {}
+        self._demand: Demand = {}
         self._tree: Tree | None = None
+        self._filling: Filling | None = None
         self._floors: Floors = {}
+        self._whole: Numbers | None = None  # the result as numbers; None: everybody got what it asked for
         self._result: dict[str, Amounts] = {}
-        self._all_met = False  # whether in the last result everybody got what it asked for
 
     def entitlements(self, queues: QueueTree, demand: Demand, capacity: Amounts) -> dict[str, Amounts]:
         """As the function; the result belongs to the engine and is not to be changed."""
         specs = [queue.spec for queue in queues.by_id.values()]
         if self._tree is None or specs != self._specs or capacity != self._capacity:
-            self._tree = Tree(queues, demand, capacity)
+            self._tree = tree = Tree(queues, demand, capacity)
             self._specs, self._capacity = specs, capacity
+            self._filling = Filling(tree.root, len(tree.resources))
             self._floors = {}
-            self._all_met = False
-            self._result = self._computed(self._tree, [])
+            self._whole = None
+            self._result = {}
+            self._compute(tree, self._filling, tree.nodes)
         else:
-            changed = self._change(self._tree, demand)
+            assert self._filling is not None
+            changed = self._change(self._tree, self._filling, demand)
             if changed:
-                self._result = self._computed(self._tree, changed)
+                self._compute(self._tree, self._filling, [node for leaf in changed for node in leaf.path()])
         self._demand = dict(demand)
         return self._result
 
-    def _change(self, tree: Tree, demand: Demand) -> list[Node]:
+    def _change(self, tree: Tree, filling: Filling, demand: Demand) -> list[Node]:
         """Put changed demands into the tree. Returns the leaves of which entitlements can change by it."""
         matter: list[Node] = []
-        for node in tree.nodes:
-            if node.children or not node.id:
-                continue
-            new, old = demand.get(node.id, NO_DEMAND), self._demand.get(node.id, NO_DEMAND)
-            if new is old or new == old:
+        known = self._demand
+        asks = [queue for queue, flows in demand.items() if known.get(queue) is not flows]
+        asks += [queue for queue in known if queue not in demand]
+        for queue in asks:
+            node = tree.by_id.get(queue)
+            new = demand.get(queue, NO_DEMAND)
+            if node is None or node.children or new == known.get(queue, NO_DEMAND):
                 continue
             before = node.flows
-            if tree.change(node.id, new):
+            tree.change(node, new)
+            filling.forget(node)
+            if len(node.flows) != len(before):
                 self._floors.clear()  # who is inside which limit is another now
             for above in node.path():
                 self._floors.pop(above.id, None)
@@ -81,49 +93,72 @@ class EntitlementEngine:
                 matter.append(node)
         return matter
 
-    def _computed(self, tree: Tree, changed: Sequence[Node]) -> dict[str, Amounts]:
+    def _compute(self, tree: Tree, filling: Filling, changed: Iterable[Node]) -> None:
         kept = withheld(tree)
         scarce = [r for r, amount in enumerate(tree.capacity) if tree.root.demand[r] > amount - kept[r]]
-        if not scarce and not any(node.pressing for node in tree.nodes):
-            return self._demanded(tree, changed)
-        self._all_met = False
-        raise_to_floors(tree, self._floors)
-        used = use(tree.root.below, len(tree.resources)) if any(kept) else []
-        limits = {r: ONE - min(Exact(kept[r], tree.capacity[r]), ONE - used[r]) if kept[r] else ONE for r in scarce}
-        whole = rounded(tree, self._filled(tree, limits))
-        return {node.id: _named(tree, whole[node.id].items()) for node in tree.nodes if node.id}
+        if not scarce and not any(node.pressing for node in tree.limited):
+            filling.forget_all()
+            self._give_everything(tree, changed)
+            return
+        filled = self._filled(tree, filling, kept, scarce)
+        if tree.columns is None:
+            tree.columns = Columns(tree)
+        tree.columns.see(filling.touched)
+        self._publish(tree, tree.columns, rounded(tree, tree.columns, filled))
 
-    def _demanded(self, tree: Tree, changed: Sequence[Node]) -> dict[str, Amounts]:
-        """Everybody gets everything."""
-        result = {}
-        nodes: Iterable[Node] = tree.nodes
-        if self._all_met:
-            result = dict(self._result)
-            nodes = [node for leaf in changed for node in leaf.path()]
-        self._all_met = True
-        for node in nodes:
+    def _filled(self, tree: Tree, filling: Filling, kept: Sequence[int], scarce: Sequence[int]) -> Filled:
+        """Share out everything above the floors."""
+        flows = tree.root.below
+        alike = uniform_filling.are_alike(flows)
+        limits = dict.fromkeys(scarce, ONE)
+        if not alike and not tree.guaranteed and not _is_closed(tree):
+            limits = tree.essential(tree.root, limits)
+            return filling.fill(limits, tree.counted(limits), is_from_nothing=True)
+        raise_to_floors(tree, self._floors)
+        if any(kept):
+            used = use(flows, len(tree.resources))
+            limits = {r: ONE - min(Exact(kept[r], tree.capacity[r]), ONE - used[r]) if kept[r] else ONE for r in scarce}
+        if alike:
+            filling.forget_all()
+            return uniform_filling.fill(tree, limits)
+        for flow in flows:
+            flow.is_open = True
+        limits = tree.essential(tree.root, limits)
+        return filling.fill(limits, tree.counted(limits))
+
+    def _publish(self, tree: Tree, columns: Columns, whole: Numbers) -> None:
+        """Make the result of numbers; what is as before stays the same object."""
+        changed: list[int] = list(range(len(columns.nodes)))
+        if self._whole is not None:
+            changed = np.flatnonzero((whole != self._whole).any(axis=0)).tolist()
+        self._whole = whole
+        rows = whole[:, changed].T
+        number, resource = np.nonzero(rows)
+        names = tree.resources
+        pairs = list(zip(map(names.__getitem__, resource.tolist()), rows[number, resource].tolist(), strict=True))
+        ends = np.searchsorted(number, np.arange(len(changed) + 1)).tolist()
+        nodes, result = columns.nodes, dict(self._result)
+        for place, which in enumerate(changed):
+            result[nodes[which].id] = tuple(pairs[ends[place] : ends[place + 1]])
+        result.pop("", None)
+        self._result = result
+
+    def _give_everything(self, tree: Tree, changed: Iterable[Node]) -> None:
+        """Everybody gets what it asks for."""
+        if self._whole is not None:
+            changed, self._whole = tree.nodes, None
+        self._result = dict(self._result)
+        for node in changed:
             for flow in node.flows:
                 flow.share = flow.full
             if node.id:
-                result[node.id] = _named(tree, enumerate(node.demand))
-        return result
-
-    @staticmethod
-    def _filled(tree: Tree, limits: dict[int, Exact]) -> Filled:
-        """Share out everything above the floors."""
-        flows = tree.root.below
-        if uniform_filling.are_alike(flows):
-            uniform_filling.fill(tree, limits)
-            return {}
-        for flow in flows:
-            flow.is_open = True
-        limits = tree.essential(flows, limits)
-        counted = tree.counted() | sum(1 << r for r in limits)
-        return bounded_filling.fill(tree.root, limits, len(tree.resources), counted)
+                amounts = [(tree.resources[r], amount) for r, amount in enumerate(node.demand) if amount]
+                self._result[node.id] = tuple(amounts)
 
 
-def _named(tree: Tree, amounts: Iterable[tuple[int, int]]) -> Amounts:
-    return tuple([(tree.resources[r], amount) for r, amount in sorted(amounts) if amount])
+def _is_closed(tree: Tree) -> bool:
+    """Whether some queue may not use anything of what it asks for."""
+    return any(not node.limit[r] for node in tree.limited for r in node.pressing)
 
 
 def _more_of_the_same(before: Sequence[Flow], leaf: Node) -> bool:

@@ -11,15 +11,26 @@ flow is raised along its `direction`, its demand scaled to dominant share 1, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from math import gcd
 from operator import add
+from typing import TYPE_CHECKING, Final
 
+from muster.core.columns import Columns
 from muster.core.exact import ONE, PRECISION_BITS, UNIT, ZERO, Exact
 from muster.core.model import Amounts
+from muster.core.parts import SCALE_BITS
 from muster.core.queues import Queue, QueueTree
 
+if TYPE_CHECKING:
+    from muster.core.bounded_record import Level
+
 FlowDemand = Sequence[Amounts]  # of one leaf: one for each set of requested resources
+
+
+NOWHERE: Final = -1  # a resource that there is not
+NOTHING: Final[Mapping[int, int]] = {}
 
 
 class Flow:
@@ -28,43 +39,82 @@ class Flow:
     __slots__ = (
         "_capacity",
         "_direction",
+        "_share",
+        "_share_at",
         "asked",
         "dominant",
         "full",
         "is_gone",
         "is_open",
+        "level",
         "main",
         "needs",
-        "parts",
-        "share",
+        "place",
+        "scale",
+        "weight",
     )
 
     def __init__(self, asked: dict[int, int], capacity: Sequence[int]) -> None:
         self.asked = asked  # resource -> amount > 0
         self._capacity = capacity
-        most, below = 0, 1
+        most, below, needs, dominant = 0, 1, 0, 0
         for r, amount in asked.items():
-            if amount * below > most * capacity[r]:
-                most, below = amount, capacity[r]
+            bit = 1 << r
+            needs |= bit
+            this, other = amount * below, most * capacity[r]
+            if this > other:
+                most, below, dominant = amount, capacity[r], bit
+            elif this == other:
+                dominant |= bit
         self.main = (most, below)  # amount and capacity of a resource of which it asks for the largest share
         self.full = Exact(most, below)  # dominant share of the whole demand
-        needs = dominant = 0
-        parts = []
-        for r, amount in asked.items():
-            given, scaled = most * capacity[r], amount * below
-            needs |= 1 << r
-            if scaled == given:
-                dominant |= 1 << r
-                parts.append((r, UNIT))
-            else:
-                parts.append((r, (scaled << PRECISION_BITS) // given))
         self.needs = needs  # a bit for each resource
         self.dominant = dominant  # a bit for each that has the largest share
-        self.parts = tuple(parts)  # the direction, as middles of `exact`
         self._direction: dict[int, Exact] | None = None
-        self.share = ZERO
+        self._share: Exact = ZERO
+        self._share_at: Exact | None = None  # the level it was worked out for
+        self.level: Level | None = None  # where it was stopped, if it was
+        self.weight = 0  # of what is raised to this level
+        self.scale = 0  # what its part of the demand is for each unit of the level, SCALE_BITS up, rounded down
+        self.place = 0  # its number in `columns`
         self.is_open = False  # whether the present filling may raise it
         self.is_gone = False  # replaced by another
+
+    def rising(self, weight: int, counted: int) -> list[tuple[int, int]]:
+        """The direction times a weight, as middles of `exact`, in the resources with a bit in `counted`."""
+        most, below = self.main
+        capacity, dominant = self._capacity, self.dominant
+        return [
+            (r, weight * (UNIT if dominant >> r & 1 else (amount * below << PRECISION_BITS) // (most * capacity[r])))
+            for r, amount in self.asked.items()
+            if counted >> r & 1
+        ]
+
+    @property
+    def share(self) -> Exact:
+        """How far it has come."""
+        if self.level is not None and self._share_at is not self.level.exact():
+            self._share, self._share_at = self.level.raised(self.weight), self.level.exact()
+        return self._share
+
+    @share.setter
+    def share(self, share: Exact) -> None:
+        self._share, self.level = share, None
+
+    def saved(self) -> tuple[Exact, Exact | None, Level | None, bool]:
+        """Where it is, for `restore`."""
+        return self._share, self._share_at, self.level, self.is_open
+
+    def restore(self, saved: tuple[Exact, Exact | None, Level | None, bool]) -> None:
+        self._share, self._share_at, self.level, self.is_open = saved
+
+    def weigh(self, weight: int) -> None:
+        """From now on, where it is stopped at a level it has come to weight * level."""
+        if weight != self.weight:
+            if self.level is not None:
+                self.share = self.share
+            most, below = self.main
+            self.weight, self.scale = weight, (weight * below << SCALE_BITS) // most
 
     @property
     def kind(self) -> tuple[tuple[int, int], ...]:
@@ -113,11 +163,11 @@ class Node:
         self.children: list[Node] = []  # by name
         self.flows: list[Flow] = []  # its own: of a leaf
         self.below: list[Flow] = []  # of the whole subtree, depth first
-        self.guaranteed: dict[int, int] = {}  # > 0
-        self.limit: dict[int, int] = {}
-        self.lending: dict[int, int] = {}
+        self.guaranteed: Mapping[int, int] = NOTHING  # > 0
+        self.limit: Mapping[int, int] = NOTHING
+        self.lending: Mapping[int, int] = NOTHING
         self.demand: list[int] = []  # of all flows below, by resource
-        self.pressing: dict[int, Exact] = {}  # the limits that are below the demand, as shares
+        self.pressing: Mapping[int, Exact] = {}  # the limits that are below the demand, as shares
 
     def below_needing(self, resource: int) -> list[Flow]:
         return [flow for flow in self.below if flow.needs >> resource & 1]
@@ -141,24 +191,33 @@ class Tree:
         self.root = Node("", "", 1, None)
         self.nodes = [self.root]
         self.by_id = {"": self.root}
+        self.limited: list[Node] = []  # those with a limit
+        self.guaranteed: list[Node] = []  # those with a guarantee
         for queue in queues.subtree():
             self._add(queue, demand.get(queue.id, ()))
         for node in reversed(self.nodes):
-            self._derive(node)
+            if node.children:
+                node.below = list(chain.from_iterable([child.below for child in node.children]))
+            else:
+                node.below = node.flows
+        self.columns: Columns | None = Columns(self)
+        for node, total in zip(self.columns.nodes, self.columns.demands(), strict=True):
+            node.demand = total
+        for node in self.limited:
+            self._press(node)
 
-    def change(self, queue: str, demand: FlowDemand) -> bool:
-        """A leaf asks for something else. Returns whether the number of its flows is another."""
-        leaf = self.by_id[queue]
-        before = leaf.flows
+    def change(self, leaf: Node, demand: FlowDemand) -> None:
+        """A leaf asks for something else."""
+        for flow in leaf.flows:
+            flow.is_gone = True
         leaf.flows = self.flows_of(demand)
         for node in leaf.path():
             self._derive(node)
-        for flow in before:
-            flow.is_gone = True
+        if self.columns is not None and not self.columns.ask(leaf, self.root.demand):
+            self.columns = None
         for (first, second), witness in self._witnesses.items():
             if witness is None:
                 self._witnesses[first, second] = self._less_of(leaf.flows, first, second)
-        return len(leaf.flows) != len(before)
 
     def indexed(self, amounts: Amounts) -> dict[int, int]:
         """By resource index; without those that have no capacity."""
@@ -166,34 +225,38 @@ class Tree:
 
     def flows_of(self, demand: FlowDemand) -> list[Flow]:
         """The flows of a leaf that can get anything."""
-        index, flows = self.index, []
+        index, capacity = self.index, self.capacity
+        flows = []
         for amounts in demand:
-            try:
-                asked = {index[resource]: amount for resource, amount in amounts if amount > 0}
-            except KeyError:  # it asks for something that there is not
-                continue
-            if asked:
-                flows.append(Flow(asked, self.capacity))
+            asked = {index.get(resource, NOWHERE): amount for resource, amount in amounts if amount > 0}
+            if asked and NOWHERE not in asked:
+                flows.append(Flow(asked, capacity))
         return flows
 
-    def essential(self, flows: Sequence[Flow], limits: dict[int, Exact]) -> dict[int, Exact]:
+    def essential(self, node: Node, limits: dict[int, Exact]) -> dict[int, Exact]:
         """Without the limits that are reached, if ever, together with another one that stops the same flows."""
         if len(limits) < 2:
             return limits
         kept = dict(limits)
         for r, limit in limits.items():
-            if any(q != r and other <= limit and self._less_of(flows, q, r) is None for q, other in kept.items()):
+            if any(q != r and other <= limit and self._cover(node, q, r) for q, other in kept.items()):
                 del kept[r]
         return kept
 
-    def counted(self) -> int:
+    def _cover(self, node: Node, first: int, second: int) -> bool:
+        """Whether all flows of a queue need at least as large a share of the first resource as of the second."""
+        if node is self.root:
+            return self._covered(first, second)
+        return self._less_of(node.below, first, second) is None
+
+    def counted(self, also: Iterable[int]) -> int:
         """A bit for each resource but those of which every flow needs at most as large a share as of another.
 
-        Those are never dominant. Where one is limited it counts.
+        Those are never dominant. Where one is limited, at a queue or `also`, it counts.
         """
         bits = (1 << len(self.resources)) - 1
-        limited = 0
-        for node in self.nodes:
+        limited = sum(1 << r for r in also)
+        for node in self.limited:
             for r in node.pressing:
                 limited |= 1 << r
         for r in range(len(self.resources)):
@@ -238,6 +301,10 @@ class Tree:
             node.guaranteed = {r: amount for r, amount in self.indexed(spec.guaranteed).items() if amount > 0}
         if demand and not queue.children:
             node.flows = self.flows_of(demand)
+        if node.limit:
+            self.limited.append(node)
+        if node.guaranteed:
+            self.guaranteed.append(node)
         parent.children.append(node)
         self.nodes.append(node)
         self.by_id[spec.id] = node
@@ -246,17 +313,19 @@ class Tree:
         """What follows from the flows and from what is right already below."""
         sums = [0] * len(self.resources)
         if node.children:
-            node.below = []
+            node.below = list(chain.from_iterable([child.below for child in node.children]))
             for child in node.children:
                 if child.below:
-                    node.below += child.below
                     sums = list(map(add, sums, child.demand))
         else:
             node.below = node.flows
             for flow in node.flows:
                 for r, amount in flow.asked.items():
                     sums[r] += amount
-        if node.limit:
-            pressing = {r: Exact(a, self.capacity[r]) for r, a in node.limit.items() if sums[r] > a}
-            node.pressing = self.essential(node.below, pressing)
         node.demand = sums
+        if node.limit:
+            self._press(node)
+
+    def _press(self, node: Node) -> None:
+        pressing = {r: Exact(a, self.capacity[r]) for r, a in node.limit.items() if node.demand[r] > a}
+        node.pressing = self.essential(node, pressing)

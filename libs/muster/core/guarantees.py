@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from muster.core.bounded_filling import fill, stop
 from muster.core.exact import ONE, ZERO, Exact
-from muster.core.filling import total, use
+from muster.core.filling import Limits, total, use
 from muster.core.flows import Flow, Node, Tree
 
 Floors = dict[str, list[Exact]]  # by id of a queue with a guarantee: the shares of the flows below it
@@ -25,7 +25,7 @@ def raise_to_floors(tree: Tree, known: Floors) -> None:
     """Set the share of every flow to its floor. `known` are the floors of queues below which nothing has changed."""
     for flow in tree.root.below:
         flow.share, flow.is_open = ZERO, False
-    if any(node.guaranteed for node in tree.nodes):
+    if tree.guaranteed:
         for node in reversed(tree.nodes):  # children first
             if node.guaranteed and node.below:
                 _raise_to_floor(tree, node, known)
@@ -35,7 +35,7 @@ def raise_to_floors(tree: Tree, known: Floors) -> None:
 def withheld(tree: Tree) -> list[int]:
     """What is neither lent nor borrowed, by resource."""
     nothing = [0] * len(tree.resources)
-    if not any(node.lending and node.guaranteed for node in tree.nodes):
+    if not any(node.lending for node in tree.guaranteed):
         return nothing
     kept: dict[str, list[int]] = {}
     asked: dict[str, list[int]] = {}  # demand, capped by the limits on the way up
@@ -94,7 +94,7 @@ def _fit(tree: Tree) -> None:
     flows = [flow for flow in tree.root.below if flow.share is not ZERO]
     resources = len(tree.resources)
     exceeded: list[tuple[Sequence[Flow], int, Exact]] = []
-    bounds = [(tree.root, dict.fromkeys(range(resources), ONE))]
+    bounds: list[tuple[Node, Limits]] = [(tree.root, dict.fromkeys(range(resources), ONE))]
     bounds += [(node, node.pressing) for node in tree.nodes if node.pressing]
     for node, limits in bounds:
         raised = flows if node is tree.root else [flow for flow in node.below if flow.share is not ZERO]

@@ -219,7 +219,8 @@ class QueueTree:
         while stack:
             queue = self.by_id[stack.pop()]
             yield queue
-            stack.extend(queue.children[name] for name in sorted(queue.children, reverse=True))
+            if queue.children:
+                stack.extend([queue.children[name] for name in sorted(queue.children, reverse=True)])
 
     def put(self, spec: QueueSpec) -> None:
         """Add or replace. Who shares a queue that begins to keep count, or moves, is for the caller to count."""

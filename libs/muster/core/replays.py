@@ -8,35 +8,44 @@ is replayed, in the end everything.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from muster.core import filling
 from muster.core.exact import ZERO, Exact
 from muster.core.filling import Levels, Limits, Used
-from muster.core.flows import Flow, Node
+from muster.core.flows import Node
+
+if TYPE_CHECKING:
+    from muster.core.bounded_record import Level
 
 LOCAL: Final = 1 << 20
+FROM_NOTHING: Final = (ZERO, True)
 
 
 class Stop(NamedTuple):
     """A group is told that a resource is exhausted somewhere above."""
 
     resource: int
-    level: Exact | None  # of its siblings; None: nothing of it has been raised
+    level: Level | None  # of its siblings; None: nothing of it has been raised
     weight: int
     begin: Exact  # the share it began with
 
 
 class Again:
-    """One filling: how it began, and what came from above to whom."""
+    """How a filling began, and what came from above to whom; of one after the other."""
 
-    def __init__(self, top: Node, limits: Limits, used: Used, resources: int) -> None:
-        self.stops: dict[str, list[Stop]] = {}
+    def __init__(self, top: Node) -> None:
+        self.stops: dict[str, list[Stop]] = {}  # of every queue, whenever they were told
         self._top = top
+
+    def begin(self, limits: Limits, used: Used | None, resources: int) -> None:
+        """A filling begins. `used`: what queues use; None: no flow has anything, and all are open."""
         self._limits = limits
-        self._used = used
+        self._used = used or {}
         self._resources = resources
-        self._begin = {id(flow): (flow.share, flow.is_open) for flow in top.below}
+        self._begin: dict[int, tuple[Exact, bool]] = {}
+        if used is not None:
+            self._begin = {id(flow): (flow.share, flow.is_open) for flow in self._top.below}
         self._replayed: dict[str, tuple[Levels, dict[int, Exact]]] = {}
 
     def settle(self) -> None:
@@ -60,22 +69,18 @@ class Again:
 
     def _replay(self, node: Node) -> tuple[Levels, dict[int, Exact]]:
         if node.id not in self._replayed:
-            now = [(flow, flow.share, flow.is_open) for flow in node.below]
+            now = [(flow, flow.saved()) for flow in node.below]
             for flow in node.below:
-                flow.share, flow.is_open = self._begin[id(flow)]
+                flow.share, flow.is_open = self._begin.get(id(flow), FROM_NOTHING)
             limits = self._limits if node is self._top else node.pressing
             stops = [(stop.resource, _clock(stop)) for stop in self.stops.get(node.id, ())]
             levels = filling.raise_all(node, limits, self._used, self._resources, stops)
             self._replayed[node.id] = (levels, {id(flow): flow.share for flow in node.below})
-            _restore(now)
+            for flow, saved in now:
+                flow.restore(saved)
         return self._replayed[node.id]
 
 
 def _clock(stop: Stop) -> Exact:
     """How far a group was raised."""
-    return ZERO if stop.level is None else Exact(stop.weight) * stop.level - stop.begin
-
-
-def _restore(states: list[tuple[Flow, Exact, bool]]) -> None:
-    for flow, share, is_open in states:
-        flow.share, flow.is_open = share, is_open
+    return ZERO if stop.level is None else Exact(stop.weight) * stop.level.exact() - stop.begin

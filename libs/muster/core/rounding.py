@@ -4,128 +4,141 @@ Top-down: what a queue has is split among its children, each first gets the whol
 left over goes one unit each to the largest remainders, then by name. Nobody gets more than its exact amount rounded up,
 so no limit and no demand is passed; the capacity neither, because the whole tree is rounded down.
 
-Amounts are looked at through the bounds of `exact` first; the exact numbers are asked only where those leave it open.
+All queues are done at once, on integers: what a flow has is looked at as its whole part and FRACTION_BITS of the rest,
+rounded down, so the exact amount of a queue is at most a known number of these units above what is seen. Where that
+leaves it open which whole number it is or which of two remainders is larger, the exact numbers are asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from functools import cmp_to_key
+from typing import Final
 
-from muster.core.exact import PRECISION_BITS, ZERO, Exact, order
+import numpy as np
+
+from muster.core.bounded_record import Filled
+from muster.core.columns import AMOUNT_BITS, Columns, Numbers, sums
+from muster.core.exact import ZERO, Exact, order
 from muster.core.filling import total
 from muster.core.flows import Flow, Node, Tree
+from muster.core.parts import CLOSELY, LIMB, LIMB_BITS, NOT_KNOWN, PART_BITS, parts_of
 
-Filled = Mapping[tuple[str, int], Exact]  # (queue, resource) -> its share, where that is known as a whole
-Whole = dict[str, dict[int, int]]  # queue -> resource -> amount; no zeros
-Bounded = tuple[dict[int, int], int]  # middles of amounts by resource; the error as a share of each capacity
-Part = tuple[int, int, int, Node]  # minus the remainder (a middle), number of the child, whole part, child
-
-
-def rounded(tree: Tree, filled: Filled) -> Whole:
-    """Whole amounts of every queue from the shares of the flows."""
-    amounts: dict[str, Bounded] = {}
-    for node in reversed(tree.nodes):
-        if node.below:
-            amounts[node.id] = _amounts(tree, node, amounts)
-    rounding = _Rounding(tree, filled, amounts)
-    whole: Whole = {node.id: {} for node in tree.nodes}
-    if tree.root.below:
-        for r in amounts[tree.root.id][0]:
-            whole[tree.root.id][r] = rounding.floor(tree.root, r)
-    for node in tree.nodes:
-        if node.children and node.below:
-            rounding.split(node, whole)
-    return whole
+FRACTION_BITS: Final = 40  # of an amount
+ONE_UNIT: Final = 1 << FRACTION_BITS
+KEY_BITS: Final = FRACTION_BITS + 2  # of a remainder as a sort key: they may be a little outside of 0 .. 1
+CLOSE: Final = 2  # so many units an amount of a flow may be too little when its part is known closely
+CLEAR: Final = 1 << 24  # a queue of which less is known counts as not known at all
+NOTHING_KNOWN: Final = 1 << (FRACTION_BITS + 3)
+MAY_MISS: Final = np.array([0, CLOSE, CLEAR], dtype=np.int64)  # by how the part is known
 
 
-def _amounts(tree: Tree, node: Node, amounts: Mapping[str, Bounded]) -> Bounded:
-    sums: dict[int, int] = {}
-    error = 0
-    capacity = tree.capacity
-    for flow in node.flows:
-        share = flow.share
-        if share is flow.full:
-            for r, amount in flow.asked.items():
-                sums[r] = sums.get(r, 0) + (amount << PRECISION_BITS)
-        elif share is not ZERO:
-            error += share.error + 2
-            middle = share.middle
-            for r, part in flow.parts:
-                sums[r] = sums.get(r, 0) + (middle * part >> PRECISION_BITS) * capacity[r]
-    for child in node.children:
-        if child.below:
-            more, error_below = amounts[child.id]
-            error += error_below
-            for r, middle in more.items():
-                sums[r] = sums.get(r, 0) + middle
-    return sums, error
+def rounded(tree: Tree, columns: Columns, filled: Filled) -> Numbers:
+    """Whole amounts from the shares of the flows: a row for each resource, the queues as in `columns`."""
+    rounding = _Rounding(tree, columns, filled)
+    rounding.split()
+    return rounding.whole
 
 
 class _Rounding:
-    def __init__(self, tree: Tree, filled: Filled, amounts: Mapping[str, Bounded]) -> None:
+    def __init__(self, tree: Tree, columns: Columns, filled: Filled) -> None:
         self._tree = tree
+        self._columns = columns
         self._filled = filled
-        self._amounts = amounts
+        whole, rest, error = _amounts(columns)
+        begin, end = columns.begin, columns.end
+        self.whole = sums(whole, begin, end)
+        self._rest = sums(rest, begin, end)  # of the amount of each queue, below the whole part
+        self._error = sums(error, begin, end)  # how many units that may be too little
+        self._error[self._error >= CLEAR] = NOTHING_KNOWN
+        self.whole += self._rest >> FRACTION_BITS
+        self._rest &= ONE_UNIT - 1
+        self._settle()
 
-    def floor(self, node: Node, r: int) -> int:
-        middles, error = self._amounts[node.id]
-        middle, error = middles[r], error * self._tree.capacity[r]
-        low = (middle - error) >> PRECISION_BITS
-        return low if low == (middle + error) >> PRECISION_BITS else self._exact(node, r).floor()
+    def _settle(self) -> None:
+        """Find out the whole parts that are not clear."""
+        for r, number in np.argwhere(self._rest + self._error >= ONE_UNIT).tolist():
+            node = self._columns.nodes[number]
+            if node.demand[r]:
+                low = self._exact(node, r).floor()
+                rest = int(self._rest[r, number]) + (int(self.whole[r, number]) - low) * ONE_UNIT
+                self.whole[r, number], self._rest[r, number] = low, min(max(rest, -ONE_UNIT), 2 * ONE_UNIT)
 
-    def split(self, parent: Node, whole: Whole) -> None:
-        """Give the children what the parent has."""
-        children = [(child, whole[child.id], *self._amounts[child.id]) for child in parent.children if child.below]
-        for r, amount in whole[parent.id].items():
-            capacity, left = self._tree.capacity[r], amount
-            parts: list[Part] = []
-            for number, (child, gets, middles, error) in enumerate(children):
-                middle = middles.get(r)
-                if middle is None:
-                    continue
-                low = (middle - error * capacity) >> PRECISION_BITS
-                if error and low != (middle + error * capacity) >> PRECISION_BITS:
-                    low = self._exact(child, r).floor()
-                if low:
-                    gets[r] = low
-                left -= low
-                parts.append(((low << PRECISION_BITS) - middle, number, low, child))
-            if left:
-                parts.sort()
-                for part in self._largest(parent, parts, left, r):
-                    whole[part[3].id][r] = part[2] + 1
+    def split(self) -> None:
+        """Give all children what their parents have."""
+        columns, whole, error = self._columns, self.whole, self._error
+        keys = (columns.up << KEY_BITS) + 2 * ONE_UNIT - self._rest  # by parent, then the largest remainder first
+        keys[:, 0] = -1  # the root is nobody's child
+        ranked = np.sort(keys, axis=1)
+        rows, queues = keys.shape
+        row = queues * np.arange(rows)[:, None]
+        parts = sums(whole, columns.first, columns.last)  # what the children have before anybody gets one more
+        for parents, first, last, start, stop, above in columns.splits:
+            count = whole[:, parents] - parts[:, parents]
+            edge = np.where(count > 0, first + count - 1, 0).astype(np.intp)
+            worst = ranked.take(edge + row)  # of those that get one more; -1 where nobody does
+            gets = keys[:, start:stop] <= worst.take(above, axis=1)
+            beyond = ranked.take(np.minimum(edge + 1, queues - 1) + row)
+            close = (beyond - worst <= error[parents]) & (edge > 0) & (edge + 1 < last)
+            for r, number in np.argwhere(close).tolist():
+                for child, gets_more in self._largest(int(parents[number]), r, int(count[r, number])):
+                    gets[r, child - start] = gets_more
+            whole[:, start:stop] += gets
 
-    def _largest(self, parent: Node, parts: list[Part], count: int, r: int) -> list[Part]:
-        """Of parts in the order of their remainders, as far as the bounds tell: the `count` first."""
-        edge = parts[count - 1][0]
-        error = 2 * self._amounts[parent.id][1] * self._tree.capacity[r]
-        if count == len(parts) or parts[count][0] - edge > error:
-            return parts[:count]
-        sure = [part for part in parts if part[0] < edge - error]
-        open_ = [part for part in parts if edge - error <= part[0] <= edge + error]
-        open_.sort(key=lambda part: part[1])
+    def _largest(self, parent: int, r: int, count: int) -> Iterator[tuple[int, bool]]:
+        """Which children have the `count` largest remainders of a resource: those that are not clear by the bounds."""
+        first, error = int(self._columns.first[parent]), int(self._error[parent])
+        rests = self._rest[r, first : int(self._columns.last[parent])].tolist()
+        worst = sorted(rests)[-count]
+        low, high = worst - error, worst + error
+        open_ = [number for number, rest in enumerate(rests, first) if low <= rest <= high]
+        left = count - sum([rest > high for rest in rests])
+        if left < len(open_) and not self._are_equal(parent, r, open_):
+            nodes, whole = self._columns.nodes, self.whole
+            remainders = {n: self._exact(nodes[n], r) - Exact(int(whole[r, n])) for n in open_}
+            depth = nodes[parent].depth
 
-        def compare(a: Part, b: Part) -> int:
-            x, y = self._exact(a[3], r), self._exact(b[3], r)
-            if a[2] != b[2]:
-                x, y = x - Exact(a[2]), y - Exact(b[2])
-            return order(y, x, parent.depth)
+            def compare(a: int, b: int) -> int:
+                return order(remainders[b], remainders[a], depth) or a - b
 
-        open_.sort(key=cmp_to_key(compare))
-        return [*sure, *open_[: count - len(sure)]]
+            open_.sort(key=cmp_to_key(compare))
+        for place, number in enumerate(open_):
+            yield number, place < left
+
+    def _are_equal(self, parent: int, r: int, numbers: Sequence[int]) -> bool:
+        """Whether children surely have the same amount: each is one flow that was stopped at the same level."""
+        known = self._columns.alike.setdefault(parent, {})
+        key = (r, *numbers)
+        flows = known.get(key)
+        if flows is None:
+            below = [self._columns.nodes[number].flows for number in numbers]
+            alike = all(len(some) == 1 for some in below) and _are_alike([some[0] for some in below], r)
+            flows = known[key] = [some[0] for some in below] if alike else []
+        if not flows:
+            return False
+        level = flows[0].level
+        return level is not None and all(flow.level is level for flow in flows)
 
     def _exact(self, node: Node, r: int) -> Exact:
         """The amount of a resource that a queue has."""
-        share = self._filled.get((node.id, r))
-        if share is None:
+        known = self._filled.get((node.id, r))
+        if known is None:
             for q in range(len(self._tree.resources)):
                 if (node.id, q) in self._filled and self._tree.always_equal(node.below, q, r):
-                    share = self._filled[node.id, q]
+                    known = self._filled[node.id, q]
                     break
-        if share is None:
-            share = total(_exact_share(flow, r) for flow in node.below_needing(r))
+        if known is None:
+            known = total(_exact_share(flow, r) for flow in node.below_needing(r))
+        share = known if isinstance(known, Exact) else known[0].raised(known[1])
         return share * Exact(self._tree.capacity[r])
+
+
+def _are_alike(flows: Sequence[Flow], r: int) -> bool:
+    """Whether flows have equal amounts whenever they are stopped at one level."""
+    (most, below), first = flows[0].main, flows[0].weight * flows[0].asked.get(r, 0)
+    return all(
+        flow.weight * flow.asked.get(r, 0) * flow.main[1] * most == first * below * flow.main[0] for flow in flows
+    )
 
 
 def _exact_share(flow: Flow, r: int) -> Exact:
@@ -134,3 +147,45 @@ def _exact_share(flow: Flow, r: int) -> Exact:
     if flow.dominant >> r & 1:
         return flow.share
     return flow.share * flow.direction[r]
+
+
+def _amounts(columns: Columns) -> tuple[Numbers, Numbers, Numbers]:
+    """What each flow has: whole parts, the rest, and how many units that may be too little."""
+    if columns.is_small:
+        digits, how = columns.parts.digits()
+        whole, rest = multiplied(columns, digits)
+    else:
+        parts, how = parts_of(columns.flows)
+        amounts = columns.asked * np.array(parts, dtype=object)
+        whole, rest = amounts >> PART_BITS, amounts >> (PART_BITS - FRACTION_BITS) & (ONE_UNIT - 1)
+        # A part that is known closely tells little about an amount so large.
+        how[(columns.asked >> AMOUNT_BITS).any(axis=0) & (how == CLOSELY)] = NOT_KNOWN
+    return whole, rest, MAY_MISS.take(how)
+
+
+def multiplied(columns: Columns, digits: Numbers) -> tuple[Numbers, Numbers]:
+    """Amounts below 2^AMOUNT_BITS times parts of PART: whole, and units rounded down by at most CLOSE.
+
+    A digit has LIMB_BITS; of no sum here there are more than two products of digits and a carry, which is below 2^63.
+    Arrays are used again where they can be: to get new ones costs more than to multiply.
+    """
+    asked, large = columns.asked, columns.large
+    fourth, third, second, first = digits
+    tail = asked * third
+    tail >>= LIMB_BITS
+    lead = asked * second
+    tail += lead
+    np.multiply(asked, first, out=lead)
+    lead += tail >> LIMB_BITS
+    whole = lead >> LIMB_BITS
+    for r in large:  # these have two digits
+        ones, twos = asked[r] & LIMB, asked[r] >> LIMB_BITS
+        tail[r] = ones * second + twos * third + (ones * third + twos * fourth >> LIMB_BITS)
+        lead[r] = ones * first + twos * second + (tail[r] >> LIMB_BITS)
+        whole[r] = twos * first + (lead[r] >> LIMB_BITS)
+    lead &= LIMB
+    lead <<= FRACTION_BITS - LIMB_BITS
+    tail &= LIMB
+    tail >>= 2 * LIMB_BITS - FRACTION_BITS
+    lead |= tail
+    return whole, lead

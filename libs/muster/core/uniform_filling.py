@@ -13,6 +13,7 @@ from fractions import Fraction
 from math import lcm
 from typing import NamedTuple
 
+from muster.core.bounded_record import Filled
 from muster.core.exact import ZERO, Exact
 from muster.core.filling import Limits
 from muster.core.flows import Flow, Node, Tree
@@ -45,9 +46,9 @@ def are_alike(flows: Sequence[Flow]) -> bool:
     return True
 
 
-def fill(tree: Tree, limits: Limits) -> None:
+def fill(tree: Tree, limits: Limits) -> Filled:
     """As `filling.fill` of the root, for flows that are alike and all open."""
-    _Filling(tree).fill(limits)
+    return _Filling(tree).fill(limits)
 
 
 class _Filling:
@@ -58,9 +59,11 @@ class _Filling:
         self._main = next(r for r in first.asked if first.dominant >> r & 1)  # the measure
         self._capacity = tree.capacity
         self._claims: dict[str, Claim] = {}
+        self._filled: Filled = {}
 
-    def fill(self, limits: Limits) -> None:
+    def fill(self, limits: Limits) -> Filled:
         self._give(self._root, self._claim(self._root, limits).cap)
+        return self._filled
 
     def _claim(self, node: Node, limits: Limits) -> Claim:
         claims = [self._flow_claim(flow) for flow in node.flows]
@@ -87,6 +90,9 @@ class _Filling:
             for flow, part in zip(node.flows, parts, strict=True):
                 flow.share = self._share(flow, part)
             return
+        for r, asked in self._asked.items():
+            below = amount.denominator * self._asked[self._main] * self._capacity[r]
+            self._filled[node.id, r] = Exact(amount.numerator * asked, below)
         children = [child for child in node.children if child.below]
         parts = divided(amount, [self._claims[child.id] for child in children])
         for child, part in zip(children, parts, strict=True):

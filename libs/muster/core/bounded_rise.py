@@ -1,0 +1,213 @@
+"""How the siblings below one queue rise, in integers with error bounds; the arithmetic of `bounded_groups`.
+
+Levels and clocks are integers in units of 2^-PRECISION_BITS, and with each goes a bound on how wrong it may be, in the
+same unit. Where the bounds come from, for one group (weights are integers, so an active group has M >= 1):
+
+* A direction is wrong by at most 2 * slack + 2 in each resource, where slack is what the sums u are wrong by.
+* The clock and the use of a resource, as functions of the level, are wrong by at most `drift + level * slack`. An event
+  at a level that is itself wrong by e changes the slope by at most the weight w of its member, so it adds e * w,
+  whatever the order of events; it is added when the event is foreseen.
+* The level as a function of the clock is no more wrong than the clock is, because the clock runs at least as fast.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heapreplace
+from typing import Final
+
+from muster.core.bounded_members import RELIABLE, Member, Moment, Undecided
+from muster.core.exact import PRECISION_BITS, UNIT
+
+NOBODY: Final = -1  # nothing has risen yet
+SEVERAL: Final = -2
+NEVER: Final = -1 << 4096  # a level before all others
+
+
+class Rise:
+    """Siblings that share a level."""
+
+    __slots__ = (
+        "_drift",
+        "_exhausted",
+        "_has_moved",
+        "_heap",
+        "_latest",
+        "_level",
+        "_level_error",
+        "_next_level_error",
+        "_rate",
+        "_sums",
+        "_used",
+        "_weights",
+        "_x",
+        "_x_error",
+        "base",
+        "lead",
+        "limits",
+        "members",
+        "moments",
+        "slack",
+        "weightless",
+    )
+
+    base: dict[int, int]  # what was used in the beginning, of resources that are limited or watched
+    limits: dict[int, int]  # middles
+    slack: int
+    _weights: int
+    members: dict[int, Member]  # those that rise, or wait
+    weightless: dict[int, Member]  # those that come when no other is left
+    moments: list[Moment]
+
+    def _to_start(self, drift: int, resources: int) -> None:
+        self._used = dict(self.base)
+        self._drift = drift
+        self._sums = [0] * resources  # u
+        self._rate = UNIT  # M
+        self._x = self._x_error = self._level = self._level_error = 0
+        self._has_moved = False
+        self._latest = NEVER  # the level before which everything has happened that has been seen to happen
+        self._heap: list[tuple[int, int]] = []  # (level of the next event, member)
+        self._exhausted = -1  # the resource whose limit is the next event
+        self._next_level_error = 0
+        self.lead = NOBODY  # the resource that has been dominant all the time
+
+    def level_at(self, clock: int, error: int) -> tuple[int, int]:
+        """The level at a clock that is surely between the last event and the next, and how wrong it is."""
+        level = self._level + ((clock - self._x) << PRECISION_BITS) // self._rate
+        level_error = error + self._drift + (level * self.slack >> PRECISION_BITS) + 4
+        if level - level_error <= self._latest:
+            raise Undecided
+        # The drift is more than the error of any member's next event.
+        if self._heap and self._heap[0][0] - self._drift > level + level_error:
+            return level, level_error
+        for member in self.members.values():
+            if member.next_level() - member.next_error() <= level + level_error:
+                raise Undecided
+        return level, level_error
+
+    def _start(self, members: dict[int, Member]) -> None:
+        """A level of their own for the members."""
+        self.members = members
+        self._level = 0
+        sums = self._sums
+        for member in members.values():
+            if member.since:
+                continue
+            if member.now is not None:
+                self._join(member)
+                continue
+            for r, part in member.rising:
+                sums[r] += part
+            member.is_active = True
+        self._line_up()
+        self._settle()
+
+    def _line_up(self) -> None:
+        self._heap = [(member.next_level(), number) for number, member in self.members.items()]
+        heapify(self._heap)
+
+    def _move(self, level: int) -> None:
+        if self.base:
+            rise, sums, used = level - self._level, self._sums, self._used
+            for r in self.base:
+                if sums[r]:
+                    used[r] += rise * sums[r] >> PRECISION_BITS
+            self._drift += 1
+        self._level = level
+
+    def _join(self, member: Member) -> None:
+        """Raise it from now on, as it is now."""
+        sums, now = self._sums, member.now
+        if now is not None:
+            rate, weight = now.rate, member.weight
+            scale = weight << PRECISION_BITS
+            member.rising = [(r, part * scale // rate) for r, part in enumerate(now.sums) if part]
+            self._drift += 2 * (now.next_error + weight * (member.error + 3))  # of its next event
+        for r, part in member.rising:
+            sums[r] += part
+        member.is_active = True
+
+    def _settle(self) -> None:
+        """After any change: who rises now, and what is next."""
+        if not self.members:
+            if self.weightless:
+                members, self.weightless = self.weightless, {}
+                self._drift += self._x_error + (self._level * self.slack >> PRECISION_BITS) + 1
+                self._latest = self._drift if self._has_moved else NEVER
+                self._start(members)
+            else:
+                at = self._x, self._x_error
+                self.moments.append(Moment(*at, *at, self._rate, self._sums, self._used, self._reach(0), False))
+            return
+        heap = self._heap
+        rate = max(self._sums)
+        if not rate:  # all wait: nothing moves until the level has reached the first
+            self._level, number = heap[0]
+            member = self.members[number]
+            self._join(member)
+            heapreplace(heap, (member.next_level(), number))
+            rate = max(self._sums)
+        self._rate = rate
+        if self.lead != SEVERAL:
+            self._follow_lead(rate)
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        """What is the next event."""
+        level, number = self._heap[0]
+        rise = level - self._level
+        self._drift += 2
+        clock = self._x + (rise * self._rate >> PRECISION_BITS)
+        level_error = self._next_level_error = self.members[number].next_error()
+        reach = self._reach(level)
+        error = reach + level_error * self._weights
+        self._exhausted = -1
+        if self.limits:
+            clock, error = self._look_at_limits(rise, clock, error)
+        used = dict(self._used) if self.base else self._used
+        self.moments.append(Moment(self._x, self._x_error, clock, error, self._rate, self._sums[:], used, reach, True))
+
+    def _reach(self, level: int) -> int:
+        """How wrong the clock and what is used may be, as functions of the level."""
+        return self._drift + (max(level, self._level) * self.slack >> PRECISION_BITS) + 2
+
+    def _follow_lead(self, rate: int) -> None:
+        """Whether one resource alone has had the largest sum all the time."""
+        sums, lead = self._sums, self.lead
+        if lead == NOBODY:
+            lead = self.lead = sums.index(rate)
+        if sums[lead] != rate:
+            self.lead = SEVERAL
+            return
+        sums[lead] = 0
+        if max(sums) + 2 * self.slack >= rate:
+            self.lead = SEVERAL
+        sums[lead] = rate
+
+    def _look_at_limits(self, rise: int, next_clock: int, next_error: int) -> tuple[int, int]:
+        """Whether one is reached before the next event: then the clock and the error of that."""
+        sums, used = self._sums, self._used
+        margin = next_error + 4
+        for r, limit in self.limits.items():
+            speed = sums[r]
+            if not speed:
+                continue
+            room = limit - used[r]
+            left = room - (rise * speed >> PRECISION_BITS)
+            if left > margin:
+                continue
+            if left >= -margin or room <= margin or speed < RELIABLE * self.slack:
+                raise Undecided
+            passed = room * self._rate // speed
+            clock, error = self._x + passed, self._clock_error(passed, speed)
+            if self._exhausted >= 0 and abs(clock - next_clock) <= error + next_error:
+                raise Undecided
+            if self._exhausted < 0 or clock < next_clock:
+                next_clock, next_error, self._exhausted = clock, error, r
+        return next_clock, next_error
+
+    def _clock_error(self, passed: int, speed: int) -> int:
+        """Of the clock at which the room of a resource is used up: twice the first-order terms."""
+        base = self._drift + (self._level * self.slack >> PRECISION_BITS) + 4
+        slack = passed * self.slack
+        return 2 * (base + (base * self._rate + slack) // speed + slack // self._rate + 4)

@@ -1,0 +1,102 @@
+"""Parts of demands as digits, and amounts times parts: the same as Python's integers say."""
+
+from fractions import Fraction
+from types import SimpleNamespace
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from muster.core.bounded_record import Level
+from muster.core.exact import PRECISION_BITS, Exact
+from muster.core.flows import Flow
+from muster.core.parts import CLOSE_BITS, CLOSELY, EXACTLY, PART, PART_BITS, Parts, digits_of
+from muster.core.rounding import CLOSE, FRACTION_BITS, multiplied
+
+parts_st = st.one_of(st.integers(0, PART), st.sampled_from([0, 1, PART - 1, PART]))
+amounts_st = st.one_of(st.integers(0, (1 << 62) - 1), st.sampled_from([0, 1, (1 << 31) - 1, 1 << 31, (1 << 62) - 1]))
+
+
+def number(digits):
+    return [sum(int(digit) << 31 * place for place, digit in enumerate(column)) for column in digits.T]
+
+
+@given(st.lists(parts_st, min_size=1, max_size=20))
+def test_digits_are_those_of_the_number(parts):
+    assert number(digits_of(parts)) == parts
+
+
+@example([[(1 << 62) - 1]], PART)
+@example([[(1 << 31) - 1]], PART - 1)
+@given(st.lists(st.lists(amounts_st, min_size=1, max_size=1), min_size=1, max_size=4), parts_st)
+def test_amounts_times_parts(rows, part):
+    asked = np.array(rows, dtype=np.int64)
+    columns = SimpleNamespace(asked=asked, large=[r for r, (amount,) in enumerate(rows) if amount >> 31])
+    whole, rest = multiplied(columns, digits_of([part]))
+    for r, (amount,) in enumerate(rows):
+        units = (int(whole[r, 0]) << FRACTION_BITS) + int(rest[r, 0])
+        exact = Fraction(amount * part << FRACTION_BITS, PART)
+        assert units <= exact < units + CLOSE
+        assert 0 <= int(rest[r, 0]) < 1 << FRACTION_BITS
+        if part in (0, PART):
+            assert units == exact
+
+
+class Stopped:
+    """Flows that were stopped at levels."""
+
+    def __init__(self, asked, capacity, weight, numerator, denominator):
+        self.flow = Flow({0: asked}, [capacity])
+        self.flow.weigh(weight)
+        # The level is a part of the one at which the flow has all it asks for.
+        self.exact = Fraction(asked, capacity) * numerator / (denominator * weight)
+        middle = (self.exact.numerator << PRECISION_BITS) // self.exact.denominator
+        self.flow.level = Level(None, None, 0, (middle, 1), None)
+        self.part = Fraction(numerator, denominator)
+
+
+stopped = st.builds(
+    Stopped,
+    st.integers(1, (1 << 62) - 1),
+    st.integers(1, (1 << 62) - 1),
+    st.integers(1, 1 << 20),
+    st.integers(0, 1000),
+    st.integers(1000, 1 << 40),
+)
+
+
+@given(st.lists(stopped, min_size=1, max_size=8))
+def test_parts_of_flows_that_were_stopped_at_levels(all_stopped):
+    flows = [one.flow for one in all_stopped]
+    for place, flow in enumerate(flows):
+        flow.place = place
+    parts = Parts(flows)
+    for _ in range(2):
+        digits, how = parts.digits()
+        for one, found, known in zip(all_stopped, number(digits), how.tolist(), strict=True):
+            if known == CLOSELY:
+                assert found <= one.part * PART < found + (1 << CLOSE_BITS)
+        # All go half as far now, without being looked at.
+        for one in all_stopped:
+            one.part /= 2
+            one.flow.level.move((one.flow.level.middle >> 1, 1), None)
+
+
+def test_most_levels_are_known_closely():
+    one = Stopped(3 << 40, 7 << 41, 5, 1, 3)
+    digits, how = Parts([one.flow]).digits()
+    assert how.tolist() == [CLOSELY]
+    assert number(digits)[0] == PART // 3 or abs(number(digits)[0] - PART // 3) < 1 << 8
+
+
+def test_flows_that_come_somewhere_else_are_looked_at():
+    flow = Flow({0: 10}, [100])
+    parts = Parts([flow])
+    assert number(parts.digits()[0]) == [0]
+    flow.share = flow.full
+    parts.see([flow])
+    digits, how = parts.digits()
+    assert (number(digits), how.tolist()) == ([PART], [EXACTLY])
+    flow.share = Exact(1, 20)
+    parts.see([flow])
+    assert number(parts.digits()[0])[0] >> PART_BITS - 2 == 1  # a little less than a half
