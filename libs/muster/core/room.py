@@ -18,7 +18,6 @@ from muster.core.lending import withheld
 from muster.core.members import Exceeded, Key, allowances, exceeded
 from muster.core.model import Amounts
 from muster.core.order import protected
-from muster.core.potential import entitled
 from muster.core.queues import Queue, Usage, over_limit
 from muster.core.resources import PODS
 from muster.core.turns import Views
@@ -36,7 +35,7 @@ class Room:
         self._withheld: Usage | None = None
         self._capacity: dict[str, int] | None = None
         self.held = self._kepts.usage
-        self.views = Views(draft.usages.committed, self._member_usage, self.entitled_of)
+        self.views = Views(draft.usages.committed, self._member_usage, self.entitled_of, {})
 
     def _member_usage(self, queue: Queue, key: Key) -> Usage:
         return self._draft.usages.member(queue, key).usage
@@ -47,7 +46,9 @@ class Room:
         """E of a queue (rule F1); its guarantee until fair-share has answered."""
         found = self._entitled.get(queue.spec.id)
         if found is None:
-            found = self._entitled[queue.spec.id] = entitled(queue, self._draft.entitled).amounts
+            published = self._draft.entitled.get(queue.spec.id)
+            found = dict(queue.spec.guaranteed if published is None else published)
+            self._entitled[queue.spec.id] = found
         return found
 
     def entitled(self, job: Job) -> bool:
