@@ -13,7 +13,7 @@ has found blocked, so one huge queue cannot stall the cell.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from muster.core import resources
@@ -22,6 +22,7 @@ from muster.core.arrays import around
 from muster.core.draft import Draft
 from muster.core.due import timer_is_spent
 from muster.core.growth import Growth
+from muster.core.hopeless import Hopeless
 from muster.core.jobs import Job
 from muster.core.limits import DEVICES_PER_NODE_MAX, TRANSACTION_BYTES_MAX
 from muster.core.model import GroupPlacement, JobState
@@ -104,6 +105,7 @@ class _Pass:
         self.number = len(heads)
         self.seen: dict[str, None] = {}
         self.later: list[Head] = []  # heads that are not entitled: they may borrow
+        self.hopeless = Hopeless()
         self.blocked: list[str] = []  # of each class that was found blocked, the job that was looked at
         self.worked = False
 
@@ -121,7 +123,12 @@ class _Pass:
 
     def _starts(self, *, entitled: bool) -> bool:
         """Start what can start, of what is entitled or of what has to borrow. False: the transaction is full."""
-        heads, self.later = (self.heads, []) if entitled else (self.later, [])
+        if entitled:
+            self._set_borrowers_aside()
+        heads = self.heads if entitled else self.later
+        self.hopeless.count(heads)
+        if self.hopeless.are_many(len(heads)):
+            heads = self._without_hopeless(heads, entitled=entitled)
         turns = Turns(self.draft.tree, self.room.views, heads)
         while turns:
             if self.draft.exhausted:
@@ -129,17 +136,49 @@ class _Pass:
             head = turns.first()
             if entitled and not self.room.entitled(head.job):
                 self.later.append(head)
-                turns.replace(None)
+                turns.replace(None, used=False)
                 continue
             done = self._run_of_equals(turns, head, entitled=entitled) if turns.alone else 0
             if done and head.source is not None:
-                turns.replace(self._after(head.source, done))
+                turns.replace(self._after(head.source, done), used=True)
                 continue
             outcome = self._look_at(head.job, entitled=entitled)
             if outcome is None:
                 return False
-            turns.replace(self._after(head.source, 1) if outcome and head.source is not None else None)
+            turns.replace(self._after(head.source, 1) if outcome and head.source is not None else None, used=outcome)
+            if self.hopeless.are_many(len(turns)):
+                heads = self._without_hopeless(turns.heads(), entitled=entitled)
+                turns = Turns(self.draft.tree, self.room.views, heads)
         return True
+
+    def _set_borrowers_aside(self) -> None:
+        """Those who are not entitled have their turn later; nobody becomes entitled within a pass."""
+        heads, self.heads = self.heads, []
+        for head in heads:
+            (self.heads if self.room.entitled(head.job) else self.later).append(head)
+
+    def _without_hopeless(self, heads: Iterable[Head], *, entitled: bool) -> list[Head]:
+        """The heads that may still come to something: a place, or a request for a plan in their turn."""
+        self.hopeless.looked_through()
+        left = []
+        for head in heads:
+            job = head.job
+            queue = self.draft.tree.by_id[job.queue]
+            if self._has_no_place(job) and not self.requests.may_ask(job, queue, entitled=entitled):
+                self._block(job)
+            else:
+                left.append(head)
+        return left
+
+    def _has_no_place(self, job: Job) -> bool:
+        return job.spec.id not in self.draft.holds and self.hopeless.has(job)
+
+    def _block(self, job: Job) -> None:
+        self.seen[job.spec.id] = None
+        self.worked = True
+        self.blocked.append(job.spec.id)
+        self.draft.work += 1
+        self.draft.bytes += BLOCKED_BYTES
 
     def _after(self, source: Source, done: int) -> Head | None:
         if source is None:
@@ -177,12 +216,18 @@ class _Pass:
         draft, gang = self.draft, job.asks
         if not self.room.allows(job, gang.minimum_map, entitled=entitled):
             return None
+        if self._has_no_place(job):
+            return None
         tasks, mask = gang.minimum_tasks or gang.tasks, cluster_mask(job)
-        if not job.suspects:
-            return draft.overlay.place_gang(tasks, cluster_mask=mask)
-        # Where it failed before comes last, but a job must not wait for ever because of it (I7).
-        avoiding = draft.overlay.place_gang(tasks, cluster_mask=mask, suspects=job.suspects)
-        return avoiding if avoiding is not None else draft.overlay.place_gang(tasks, cluster_mask=mask)
+        if job.suspects:
+            # Where it failed before comes last, but a job must not wait for ever because of it (I7).
+            avoiding = draft.overlay.place_gang(tasks, cluster_mask=mask, suspects=job.suspects)
+            if avoiding is not None:
+                return avoiding
+        placement = draft.overlay.place_gang(tasks, cluster_mask=mask)
+        if placement is None:
+            self.hopeless.add(job)
+        return placement
 
     def _run_of_equals(self, turns: Turns, head: Head, *, entitled: bool) -> int:
         """Place equal one-pod jobs that follow each other in the order, all at once, exactly as one by one.

@@ -66,17 +66,18 @@ class Growth:
             head = turns.first()
             group = self._next_group(head.job)
             if group is None or (entitled and not room.entitled(head.job)):
-                turns.replace(None)
+                turns.replace(None, used=False)
                 continue
             draft.spend(1)
             self.worked = True
-            if not self._grow(head.job, group, room, entitled=entitled):
+            grown = self._grow(head.job, group, room, entitled=entitled)
+            if not grown:
                 self._full[head.job.spec.id, group] = None
                 draft.bytes += REPLICA_BYTES
             again = self._next_group(head.job)
             if again is None and head.job.spec.id not in self._added:
                 self.blocked.append(head.job.spec.id)
-            turns.replace(None if again is None else self._head(head.job, again, head.number))
+            turns.replace(None if again is None else self._head(head.job, again, head.number), used=grown)
         self._write()
         return done
 

@@ -30,9 +30,16 @@ class Requests:
         self._asked = sum(1 for ask in draft.state.asks.values() if not ask.answered)
         self._wanted: list[Job] = []
 
+    def may_ask(self, job: Job, queue: Queue, *, entitled: bool) -> bool:
+        """Whether the job, if it is not placed, is one to ask for. `entitled`: its queue is below its entitlement in
+        something that it asks for."""
+        if self._asked >= PREEMPTIONS_REQUESTED_MAX or not self._worthwhile(job):
+            return False
+        return (entitled and may_reclaim(queue)) or may_displace(job, queue, self._draft.state.jobs)
+
     def blocked(self, job: Job, queue: Queue, *, entitled: bool) -> None:
-        """The job was not placed. `entitled`: its queue is below its entitlement in something that it asks for."""
-        if (entitled and may_reclaim(queue)) or may_displace(job, queue, self._draft.state.jobs):
+        """The job was not placed."""
+        if self.may_ask(job, queue, entitled=entitled):
             self._wanted.append(job)
 
     def ask(self) -> None:

@@ -18,7 +18,6 @@ from muster.core.lending import withheld
 from muster.core.members import Exceeded, Key, allowances, exceeded
 from muster.core.model import Amounts
 from muster.core.order import protected
-from muster.core.potential import entitled
 from muster.core.queues import Queue, Usage, over_limit
 from muster.core.resources import PODS
 from muster.core.turns import Views
@@ -38,7 +37,7 @@ class Room:
         self._decayed: dict[str, Mapping[str, int]] = {}
         self.held = self._kepts.usage
         self.views = Views(
-            draft.usages.committed, self._member_usage, self.entitled_of, self._decayed_of, self._capacity_now
+            draft.usages.committed, self._member_usage, self.entitled_of, self._decayed_of, self._capacity_now, {}
         )
 
     def _member_usage(self, queue: Queue, key: Key) -> Usage:
@@ -62,7 +61,9 @@ class Room:
         """E of a queue (rule F1); its guarantee until fair-share has answered."""
         found = self._entitled.get(queue.spec.id)
         if found is None:
-            found = self._entitled[queue.spec.id] = entitled(queue, self._draft.entitled).amounts
+            published = self._draft.entitled.get(queue.spec.id)
+            found = dict(queue.spec.guaranteed if published is None else published)
+            self._entitled[queue.spec.id] = found
         return found
 
     def entitled(self, job: Job) -> bool:

@@ -13,12 +13,14 @@ left of the past and of what it uses with the job. So a start counts at once, an
 of a leaf that is entitled to nothing, or not yet, are compared by their part of the capacity.
 
 Shares are exact: `usage << SHARE_BITS // E` orders fractions of amounts below 2**63 as they are, because different ones
-differ by more than 2**-126. A placement changes the shares of one path only, so a turn costs what the path is long.
+differ by more than 2**-126. A placement changes the shares of one path only, so a turn costs what the path is long, and
+next to nothing when nothing was placed: what a share was worked out from is remembered (`Ranks`, one for all turns of a
+pass).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import heapify, heappop, heapreplace
 from typing import Final, NamedTuple
 
@@ -33,6 +35,7 @@ SHARE_BITS: Final = 128
 INFINITE: Final = 1 << 256  # the share of what has no entitlement
 
 Rank = tuple[int, int, int, int, str]
+Ranks = dict[tuple[str, str], tuple[Mapping[str, int], int, int]]  # (queue, member) -> need, what its rank is from it
 Source = tuple[PendingClass, int] | None  # a class and the index of its next job; None: a job by itself
 
 
@@ -54,14 +57,18 @@ class Views(NamedTuple):
     entitled: Callable[[Queue], Mapping[str, int]]
     decayed: Callable[[Queue], Mapping[str, int]]  # of queues that have a history; in fractions of units
     capacity: Callable[[], Mapping[str, int]]
+    ranks: Ranks
 
 
 class Turn:
     """A queue, or a member of a fair one, with the heads or the turns below it."""
 
-    __slots__ = ("below", "heads", "member", "name", "parent", "queue")
+    __slots__ = ("below", "heads", "key", "member", "name", "parent", "queue")
 
-    def __init__(self, queue: Queue | None, name: str, parent: Turn | None, member: Key | None = None) -> None:
+    def __init__(
+        self, key: tuple[str, str], queue: Queue | None, name: str, parent: Turn | None, member: Key | None = None
+    ) -> None:
+        self.key = key
         self.queue = queue
         self.name = name
         self.parent = parent
@@ -86,14 +93,16 @@ class Turns:
     def __init__(self, tree: QueueTree, views: Views, heads: Iterable[Head]) -> None:
         self._tree = tree
         self._views = views
-        self._root = Turn(None, "", None)
+        self._root = Turn(("", ""), None, "", None)
         self._turns: dict[tuple[str, str], Turn] = {}
         self._leaf = self._root
         self.alone = False  # whether no other queue or member has a head
+        self._left = 0
         leaves: dict[int, Turn] = {}
         for head in heads:
             leaf = self._leaf_of(head.job)
             leaf.heads.append(head)
+            self._left += 1
             leaves[id(leaf)] = leaf
         for leaf in leaves.values():
             heapify(leaf.heads)
@@ -101,6 +110,14 @@ class Turns:
 
     def __bool__(self) -> bool:
         return not self._root.empty
+
+    def __len__(self) -> int:
+        return self._left
+
+    def heads(self) -> Iterator[Head]:
+        """All that are left, in no order that matters."""
+        for turn in self._turns.values():
+            yield from turn.heads
 
     def first(self) -> Head:
         """The head whose turn it is."""
@@ -114,10 +131,19 @@ class Turns:
         self.alone = alone
         return turn.heads[0]
 
-    def replace(self, head: Head | None) -> None:
-        """The head that `first` gave had its turn; the next one of its class comes in its place, if there is one."""
+    def replace(self, head: Head | None, *, used: bool) -> None:
+        """The head that `first` gave had its turn; the next one of its class comes in its place, if there is one.
+
+        `used`: something was placed, so usage has changed along the path.
+        """
+        if used:
+            turn: Turn | None = self._leaf
+            while turn is not None:
+                self._views.ranks.pop(turn.key, None)
+                turn = turn.parent
         if head is None:
             heappop(self._leaf.heads)
+            self._left -= 1
         else:
             heapreplace(self._leaf.heads, head)
         self._settle()
@@ -134,7 +160,7 @@ class Turns:
             parent = turn.parent
             if turn.empty:
                 heappop(parent.below)
-            else:
+            elif len(parent.below) > 1:  # else there is nobody to compare it with
                 heapreplace(parent.below, (self._rank(turn), turn))
             turn = parent
 
@@ -149,14 +175,15 @@ class Turns:
         name = job.spec.submitter if kind == USER else job.spec.namespace
         found = self._turns.get((queue.id, f"/{name}"))
         if found is None:
-            found = self._turns[queue.id, f"/{name}"] = Turn(queue, name, turn, (kind, name))
+            key = (queue.id, f"/{name}")
+            found = self._turns[key] = Turn(key, queue, name, turn, (kind, name))
         return found
 
     def _turn_of(self, queue: Queue) -> Turn:
         found = self._turns.get((queue.id, ""))
         if found is None:
             parent = self._turn_of(queue.chain[1]) if len(queue.chain) > 1 else self._root
-            found = self._turns[queue.id, ""] = Turn(queue, queue.spec.name, parent)
+            found = self._turns[queue.id, ""] = Turn((queue.id, ""), queue, queue.spec.name, parent)
         return found
 
     def _rank_all(self) -> None:
@@ -171,26 +198,27 @@ class Turns:
         queue, head = turn.queue, turn.heads[0] if turn.heads else turn.first()
         if queue is None:
             return (0, 0, 0, 0, "")
-        entitled = self._views.entitled(queue)
-        if turn.member is not None:
-            used = self._views.member_usage(queue, turn.member)
-            of_own = share(entitled, used, head.need)
-            if of_own < INFINITE:
-                return (0, 0, of_own, head.job.submit_ms, turn.name)
-            return (0, 1, share_of(self._views.capacity(), used, head.need), head.job.submit_ms, turn.name)
-        spec = queue.spec
-        if not entitled and not spec.guaranteed:
-            return (-spec.priority, 1, INFINITE, head.job.submit_ms, turn.name)
-        committed = self._views.committed(queue)
-        above = 1
-        for resource, own in spec.guaranteed:
-            if committed.get(resource, 0) < own and head.need.get(resource):
-                above = 0
+        known = self._views.ranks.get(turn.key)
+        if known is None or known[0] is not head.need:
+            known = self._views.ranks[turn.key] = (head.need, *self._shares(queue, turn.member, head.need))
+        priority = 0 if turn.member is not None else -queue.spec.priority
+        return (priority, known[1], known[2], head.job.submit_ms, turn.name)
+
+    def _shares(self, queue: Queue, member: Key | None, need: Mapping[str, int]) -> tuple[int, int]:
+        """0 before 1, and the dominant share: queues below their guarantee, members that are entitled to something."""
+        views = self._views
+        entitled, guaranteed = views.entitled(queue), queue.spec.guaranteed
+        if member is not None:
+            used = views.member_usage(queue, member)
+            of_own = share(entitled, used, need)
+            return (0, of_own) if of_own < INFINITE else (1, share_of(views.capacity(), used, need))
+        if not entitled and not guaranteed:
+            return 1, INFINITE
+        committed = views.committed(queue)
+        below = any(committed.get(resource, 0) < own and need.get(resource) for resource, own in guaranteed)
         if queue.history is None:
-            of_own = share(entitled, committed, head.need)
-        else:
-            of_own = share_ahead(entitled, committed, self._views.decayed(queue), head.need)
-        return (-spec.priority, above, of_own, head.job.submit_ms, turn.name)
+            return int(not below), share(entitled, committed, need)
+        return int(not below), share_ahead(entitled, committed, views.decayed(queue), need)
 
 
 def share(entitled: Mapping[str, int], used: Mapping[str, int], need: Mapping[str, int]) -> int:
@@ -230,4 +258,4 @@ def share_of(capacity: Mapping[str, int], used: Mapping[str, int], need: Mapping
     return max([(amount << SHARE_BITS) // capacity[r] for r, amount in amounts.items() if capacity.get(r)], default=0)
 
 
-__all__ = ["INFINITE", "Head", "Source", "Turns", "Views", "share", "share_ahead", "share_of"]
+__all__ = ["INFINITE", "Head", "Ranks", "Source", "Turns", "Views", "share", "share_ahead", "share_of"]
