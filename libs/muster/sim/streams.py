@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Final
 
 from msgspec import Struct
@@ -34,6 +35,7 @@ class Write(Struct, frozen=True):
     message_id: str | None = None
 
 
+@lru_cache(maxsize=4_096)
 def subject_matches(pattern: str, subject: str) -> bool:
     """NATS wildcards: `*` is one token, `>` is one or more at the end."""
     wanted, tokens = pattern.split("."), subject.split(".")
