@@ -18,14 +18,15 @@ from .processes import Process
 CHAOS_S = 25.0
 STRIKES = ("kill", "partition", "kube-cut", "restart", "node", "skew", "choke", "evict")
 CHOKED_S = (4.0, 9.0)
-STUCK_CHANCE = 0.1  # that kubelets cannot end some of the pods: such a run lasts until holds expire
+STUCK_CHANCE = 0.9  # that a kubelet cannot end a pod for long, where kubelets are stuck
 
 
 class Chaos:
-    """`run` for CHAOS_S, then `heal`."""
+    """`run` for CHAOS_S, then `heal`. `stuck`: so are the kubelets, and holds expire."""
 
-    def __init__(self, rng: Random, nats: SimNats, kube: SimKube, processes: list[Process]) -> None:
+    def __init__(self, rng: Random, nats: SimNats, kube: SimKube, processes: list[Process], *, stuck: bool) -> None:
         self.kills = 0
+        self._stuck = stuck
         self._rng = rng
         self._nats = nats
         self._kube = kube
@@ -67,7 +68,7 @@ class Chaos:
             watch_cut_chance=maybe(0.05),
             admission_refused_chance=maybe(0.05),
             vanish_chance=maybe(0.05),
-            stuck_chance=0.5 if self._rng.random() < STUCK_CHANCE else 0.0,
+            stuck_chance=STUCK_CHANCE if self._stuck else 0.0,
         )
 
     def _maybe(self, most: float) -> float:

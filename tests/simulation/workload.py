@@ -21,12 +21,14 @@ PLAIN = ("team-a", "team-b", "team-c")
 DEEP = ("research", "research/vision", "research/vision/a", "research/vision/b", "research/language", "prod")
 JOBS = 24
 BURST_CHANCE = 0.25  # that the jobs to come are of another queue
+LASTING_JOBS = 3
+LASTING_S = 340.0  # longer than a hold is kept
 
 
 class Workload:
-    """The users of one run."""
+    """The users of one run. `lasting`: the first jobs take all there is, and for long."""
 
-    def __init__(self, rng: Random, seed: int) -> None:
+    def __init__(self, rng: Random, seed: int, *, lasting: bool) -> None:
         self._rng = rng
         self._seed = seed
         paths = rng.choice((PLAIN, PLAIN, DEEP))
@@ -34,7 +36,7 @@ class Workload:
         self._queues = {path: self._queue(path) if shared else _plain_queue(rng, path) for path in paths}
         self._keep_from_lending(rng.choice(paths))
         self.leaves = [p for p in paths if not any(other.startswith(f"{p}/") for other in paths)]
-        self.jobs = self._jobs(JOBS)
+        self.jobs = self._lasting_jobs() if lasting else self._jobs(JOBS)
 
     def queues(self) -> list[commands.AnyItem]:
         """The tree, parents first."""
@@ -90,6 +92,17 @@ class Workload:
             if self._rng.random() < BURST_CHANCE:
                 queue = self._rng.choice(self.leaves)
             found.append(self._job(number, queue))
+        return found
+
+    def _lasting_jobs(self) -> list[JobSpec]:
+        """A few that take all there is, and some that matter more."""
+        found = self._jobs(JOBS // 2)
+        tasks = (_group("main", 8, 1_000, 0, run_s=LASTING_S, exit_code=0, least=2),)
+        for number, spec in enumerate(found):
+            if number < LASTING_JOBS:
+                found[number] = msgspec.structs.replace(spec, tasks=tasks, priority=0, preemptible=True)
+            else:
+                found[number] = msgspec.structs.replace(spec, priority=max(spec.priority, 50))
         return found
 
     def _job(self, number: int, queue: str) -> JobSpec:

@@ -34,7 +34,8 @@ from .witness import Witness
 
 CLUSTER = "sim-a"
 NODES = (3, 3, 4, 5)
-END_WITHIN_S = 1_200.0  # of virtual time after the faults have stopped
+LASTING_CHANCE = 0.07  # that the cell is full for longer than a hold is kept
+END_WITHIN_S = 2_400.0  # of virtual time after the faults have stopped
 
 
 @dataclass
@@ -62,7 +63,8 @@ class World:
         self.nats = SimNats(SimClock(), Random(self.rng.random()))
         self.kube = SimKube(CLUSTER, Random(self.rng.random()))
         self.room = Room(self.nats, {CLUSTER: self.kube}, Random(self.rng.random()))
-        self.workload = workload.Workload(self.rng, seed)
+        lasting = self.rng.random() < LASTING_CHANCE
+        self.workload = workload.Workload(self.rng, seed, lasting=lasting)
         self.specs = self.workload.jobs
         self.accepted: dict[str, InboxPosition] = {}
         self.processes = [
@@ -80,7 +82,7 @@ class World:
                 Process("fair-share-2", self.room, processes.fair_share),
                 Process("preemptor-2", self.room, processes.preemptor),
             ]
-        self.chaos = Chaos(self.rng, self.nats, self.kube, self.processes)
+        self.chaos = Chaos(self.rng, self.nats, self.kube, self.processes, stuck=lasting)
         self.faulty = True
 
     async def run(self) -> Report:
