@@ -63,7 +63,7 @@ class Chaos:
             delay_max_s=maybe(0.1),
             request_lost_chance=maybe(0.05),
             answer_lost_chance=maybe(0.1),
-            late_chance=maybe(0.05),
+            late_chance=maybe(0.15),
             throttled_chance=maybe(0.1),
             watch_cut_chance=maybe(0.05),
             admission_refused_chance=maybe(0.05),

@@ -139,8 +139,9 @@ class World:
             self.accepted[spec.id] = position
             if rng.random() < 0.2:  # a client that lost the answer
                 await _write(inbox, [item])
-            if rng.random() < 0.1:
-                victim = rng.choice(sorted(self.accepted))
+            if rng.random() < 0.15:  # any job, or this one before its pods are there
+                victim = rng.choice((spec.id, rng.choice(sorted(self.accepted))))
+                await asyncio.sleep(rng.uniform(0.0, 1.0))
                 await _write(inbox, [commands.CancelJob(victim, actor="someone", request_id=f"cancel-{spec.id}")])
             if number in changes:
                 await _write(inbox, [self.workload.change(number)])
