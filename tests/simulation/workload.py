@@ -1,7 +1,9 @@
-"""What simulated users do: a queue tree, jobs of many kinds, cancellations, the same request sent twice.
+"""What simulated users do: a queue tree, jobs of many kinds, changes of the tree, the same request sent twice.
 
-Everything is drawn from the seed. Jobs are small enough to end within a minute of virtual time, and many enough that
-they have to wait for each other.
+Everything is drawn from the seed. Each run has a tree of its own: plain queues, queues with guarantees, weights and
+policies of every kind, or a tree of several levels. The jobs ask for more than there is, in bursts of one queue after
+the other, so queues borrow, get back what is theirs, and shrink; some are elastic, some matter more, some cannot be
+preempted. They are small enough to end within a minute of virtual time, and many enough to wait for each other.
 """
 
 from __future__ import annotations
@@ -12,68 +14,158 @@ from random import Random
 import msgspec
 
 from muster.core import commands
-from muster.core.model import JobSpec, QueueSpec, TaskGroup
+from muster.core.model import Allowance, Amounts, JobSpec, QueueSpec, TaskGroup
 
 GPU = "nvidia.com/gpu"
-QUEUES = ("team-a", "team-b", "team-c")
+PLAIN = ("team-a", "team-b", "team-c")
+DEEP = ("research", "research/vision", "research/vision/a", "research/vision/b", "research/language", "prod")
+JOBS = 24
+BURST_CHANCE = 0.25  # that the jobs to come are of another queue
+LASTING_JOBS = 3
+LASTING_S = 340.0  # longer than a hold is kept
 
 
-def queues(rng: Random) -> list[commands.AnyItem]:
-    """The tree: two plain queues and one with a limit."""
-    items: list[commands.AnyItem] = []
-    for name in QUEUES:
-        limit = (("cpu", rng.choice((8_000, 12_000))),) if name == "team-c" else ()
-        spec = QueueSpec(id="", name=name, parent="", weight=rng.randint(1, 3), limit=limit)
-        items.append(commands.UpsertQueue(path=name, spec=spec, expected_revision=0, request_id=f"queue-{name}"))
-    return items
+class Workload:
+    """The users of one run. `lasting`: the first jobs take all there is, and for long."""
 
+    def __init__(self, rng: Random, seed: int, *, lasting: bool) -> None:
+        self._rng = rng
+        self._seed = seed
+        paths = rng.choice((PLAIN, PLAIN, DEEP))
+        shared = paths is DEEP or rng.random() < 0.75
+        self._queues = {path: self._queue(path) if shared else _plain_queue(rng, path) for path in paths}
+        self._keep_from_lending(rng.choice(paths))
+        self.leaves = [p for p in paths if not any(other.startswith(f"{p}/") for other in paths)]
+        self.jobs = self._lasting_jobs() if lasting else self._jobs(JOBS)
 
-def job(rng: Random, seed: int, number: int) -> JobSpec:
-    """One job: a single pod, a gang, a GPU share or a GPU gang; a few fail by design."""
-    kind = rng.choices(("one", "gang", "share", "gpus", "large"), (40, 25, 15, 15, 5))[0]
-    run_s = round(rng.uniform(0.2, 6.0), 2)
-    exit_code = 3 if rng.random() < 0.05 else 0
-    if kind == "one":
-        groups = (_group("main", 1, rng.choice((1_000, 2_000)), 0, run_s=run_s, exit_code=exit_code),)
-    elif kind == "gang":
-        groups = (_group("main", rng.randint(2, 5), 1_000, 0, run_s=run_s, exit_code=exit_code),)
-    elif kind == "share":
-        groups = (_group("main", 1, 500, rng.choice((250, 460)), run_s=run_s, exit_code=exit_code),)
-    elif kind == "gpus":
-        groups = (
-            _group("ps", 1, 1_000, 0, run_s=run_s, exit_code=0),
-            _group("worker", rng.randint(1, 3), 1_000, 1_000, run_s=run_s, exit_code=exit_code),
+    def queues(self) -> list[commands.AnyItem]:
+        """The tree, parents first."""
+        return [
+            commands.UpsertQueue(path=path, spec=spec, expected_revision=0, request_id=f"queue-{path}")
+            for path, spec in self._queues.items()
+        ]
+
+    def change(self, number: int) -> commands.AnyItem:
+        """Somebody changes a queue: other weights and guarantees, or its jobs have to leave for a while."""
+        path = self._rng.choice(self.leaves)
+        before = self._queues[path]  # limits stay, so that every job that was taken can run some day
+        spec = msgspec.structs.replace(self._queue(path), limit=before.limit, lending_limit=before.lending_limit)
+        return commands.UpsertQueue(path=path, spec=spec, request_id=f"change-{number}")
+
+    def drain(self, number: int, state: str) -> commands.AnyItem:
+        """The first leaf is drained, or opened again."""
+        path = self.leaves[0]
+        spec = msgspec.structs.replace(self._queues[path], state=state)
+        return commands.UpsertQueue(path=path, spec=spec, request_id=f"{state}-{number}")
+
+    def _queue(self, path: str) -> QueueSpec:
+        rng = self._rng
+        inner = path in ("research", "research/vision")
+        guaranteed: Amounts = ()
+        if rng.random() < 0.5 and not inner:
+            guaranteed = ((("cpu", rng.choice((4_000, 8_000))),), (("cpu", 4_000), (GPU, 2_000)))[rng.random() < 0.4]
+        return QueueSpec(
+            id="",
+            name=path.rpartition("/")[2],
+            parent="",
+            weight=rng.choice((0, 1, 1, 2, 3)),
+            priority=rng.choice((0, 0, 0, 1)),
+            ordering=rng.choice(("PRIORITY", "PRIORITY", "FIFO", "FAIR")),
+            preemption=rng.choice(("NEVER", "LOWER_PRIORITY", "LOWER_PRIORITY", "ANY", "ANY", "ANY")),
+            guaranteed=guaranteed,
+            limit=(("cpu", rng.choice((8_000, 12_000))),) if path == "team-c" else (),
+            per_user=Allowance(running_jobs=8) if rng.random() < 0.15 else Allowance(),
+            min_runtime_ms=rng.choice((0, 0, 0, 1_500)),
         )
-    else:
-        groups = (_group("main", 6, 2_000, 0, run_s=run_s, exit_code=exit_code),)
-    identity = hashlib.sha256(f"{seed}/{number}".encode()).hexdigest()[:32]
-    return JobSpec(
-        id=identity,
-        namespace="default",
-        name=f"job-{number}",
-        queue=rng.choice(QUEUES),
-        tasks=groups,
-        priority=rng.choice((0, 0, 0, 50)),
-        submitter="someone",
-        request_id=f"request-{number}",
-        digest=hashlib.sha256(f"{seed}/{number}/body".encode()).hexdigest()[:32],
-    )
+
+    def _keep_from_lending(self, path: str) -> None:
+        """Sometimes one queue, and no more, keeps most of its guarantee to itself."""
+        spec = self._queues[path]
+        if spec.guaranteed and self._rng.random() < 0.5:
+            self._queues[path] = msgspec.structs.replace(spec, lending_limit=(("cpu", 2_000),))
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    def _jobs(self, count: int) -> list[JobSpec]:
+        found, queue = [], self._rng.choice(self.leaves)
+        for number in range(count):
+            if self._rng.random() < BURST_CHANCE:
+                queue = self._rng.choice(self.leaves)
+            found.append(self._job(number, queue))
+        return found
+
+    def _lasting_jobs(self) -> list[JobSpec]:
+        """A few that take all there is, and some that matter more."""
+        found = self._jobs(JOBS // 2)
+        tasks = (_group("main", 8, 1_000, 0, run_s=LASTING_S, exit_code=0, least=2),)
+        for number, spec in enumerate(found):
+            if number < LASTING_JOBS:
+                found[number] = msgspec.structs.replace(spec, tasks=tasks, priority=0, preemptible=True)
+            else:
+                found[number] = msgspec.structs.replace(spec, priority=max(spec.priority, 50))
+        return found
+
+    def _job(self, number: int, queue: str) -> JobSpec:
+        rng = self._rng
+        identity = hashlib.sha256(f"{self._seed}/{number}".encode()).hexdigest()[:32]
+        return JobSpec(
+            id=identity,
+            namespace=rng.choice(("default", "default", "other")),
+            name=f"job-{number}",
+            queue=queue,
+            tasks=self._tasks(),
+            priority=rng.choice((0, 0, 0, 0, 50, 100)),
+            preemptible=rng.random() > 0.05,
+            submitter=rng.choice(("someone", "someone-else")),
+            request_id=f"request-{number}",
+            digest=hashlib.sha256(f"{self._seed}/{number}/body".encode()).hexdigest()[:32],
+        )
+
+    def _tasks(self) -> tuple[TaskGroup, ...]:
+        """A single pod, a gang, an elastic job, a GPU share, a GPU gang or a large gang; a few fail by design."""
+        rng = self._rng
+        kind = rng.choices(("one", "gang", "elastic", "share", "gpus", "large"), (30, 20, 20, 12, 13, 5))[0]
+        run_s = round(rng.uniform(0.2, 6.0), 2)
+        exit_code = 3 if rng.random() < 0.05 else 0
+        if kind == "one":
+            return (_group("main", 1, rng.choice((1_000, 2_000)), 0, run_s=run_s, exit_code=exit_code),)
+        if kind == "gang":
+            return (_group("main", rng.randint(2, 5), 1_000, 0, run_s=run_s, exit_code=exit_code),)
+        if kind == "elastic":
+            most = rng.randint(4, 10)
+            return (_group("main", most, 1_000, 0, run_s=2 * run_s, exit_code=0, least=rng.randint(1, 2)),)
+        if kind == "share":
+            return (_group("main", 1, 500, rng.choice((250, 460)), run_s=run_s, exit_code=exit_code),)
+        if kind == "gpus":
+            return (
+                _group("ps", 1, 1_000, 0, run_s=run_s, exit_code=0),
+                _group("worker", rng.randint(1, 3), 1_000, 1_000, run_s=run_s, exit_code=exit_code),
+            )
+        return (_group("main", 5, 2_000, 0, run_s=run_s, exit_code=exit_code),)
 
 
-def _group(name: str, replicas: int, cpu_millis: int, gpu_millis: int, *, run_s: float, exit_code: int) -> TaskGroup:
+def _plain_queue(rng: Random, path: str) -> QueueSpec:
+    """As somebody makes it who has not read about fair sharing."""
+    limit = (("cpu", rng.choice((8_000, 12_000))),) if path == "team-c" else ()
+    return QueueSpec(id="", name=path, parent="", weight=rng.randint(1, 3), limit=limit)
+
+
+def _group(
+    name: str, replicas: int, cpu_millis: int, gpu_millis: int, *, run_s: float, exit_code: int, least: int = 0
+) -> TaskGroup:
     requests = (("cpu", cpu_millis), ("memory", 1 << 30))
     if gpu_millis:
         requests = (*requests, (GPU, gpu_millis))
     template = {
         "metadata": {
-            "annotations": {"sim.muster.io/run-seconds": str(run_s), "sim.muster.io/exit-code": str(exit_code)}
+            "annotations": {"sim.muster.io/run-seconds": f"{run_s:.2f}", "sim.muster.io/exit-code": str(exit_code)}
         },
         "spec": {"containers": [{"name": "main", "image": "registry.example/work:1"}]},
     }
     return TaskGroup(
         name=name,
         replicas=replicas,
-        min_replicas=replicas,
+        min_replicas=least or replicas,
         requests=tuple(sorted(requests)),
         template=msgspec.json.encode(template),
     )

@@ -13,31 +13,29 @@ import asyncio
 from dataclasses import dataclass, field
 from random import Random
 
-from muster.core import commands, explain, invariants, replay
+from muster.core import commands, explain, replay
 from muster.core import transitions as tr
-from muster.core.invariants_potential import Calm
 from muster.core.lifecycle import TERMINAL
-from muster.core.model import InboxPosition, JobState, NodeSpec
+from muster.core.model import InboxPosition, NodeSpec
 from muster.core.state import CellState
 from muster.runtime import streams
-from muster.runtime.follower import Follower
 from muster.runtime.inbox import InboxWriter
 from muster.runtime.ports import OutcomeUnknown, StoredMessage
-from muster.sim.bus import Faults, SimNats
+from muster.sim.bus import SimNats
 from muster.sim.cluster import audit
-from muster.sim.kube import KubeFaults, SimKube
+from muster.sim.kube import SimKube
 from muster.sim.loop import SimClock
 from muster.wire import codec, events
 
 from . import processes, workload
+from .faults import Chaos
 from .processes import CELL, Process, Room
+from .witness import Witness
 
 CLUSTER = "sim-a"
-NODES = 6
-JOBS = 36
-CHAOS_S = 25.0
-END_WITHIN_S = 400.0  # of virtual time after the faults have stopped
-EXPLAIN_EVERY = 10  # transactions
+NODES = (3, 3, 4, 5)
+LASTING_CHANCE = 0.07  # that the cell is full for longer than a hold is kept
+END_WITHIN_S = 2_400.0  # of virtual time after the faults have stopped
 
 
 @dataclass
@@ -50,60 +48,10 @@ class Report:
     kills: int = 0
     voided: int = 0
     events: int = 0
+    seen: dict[str, int] = field(default_factory=dict)  # what happened, how often
     problems: list[str] = field(default_factory=list)
     ledger: list[bytes] = field(default_factory=list)
     inbox: list[bytes] = field(default_factory=list)
-
-
-class Witness:
-    """Sees everything: applies each transaction as it is stored and checks what must never happen."""
-
-    def __init__(self, room: Room) -> None:
-        self._room = room
-        self.follower = Follower(room.nats.connect("witness"), CELL, clock=SimClock())
-        self.names = events.Remembering(events.StateNames(lambda: self.follower.state))
-        self.public: list[tuple[int, int]] = []  # ids of the events that must be relayed, in order
-        self.placed: dict[str, list[int]] = {}  # job -> epochs
-        self.refused: dict[str, str] = {}  # job -> why it was not taken
-        self.transactions = 0
-        self.calm: Calm | None = None  # taken after the transaction before
-        self.follower.on_transaction(self.applied)
-
-    @property
-    def state(self) -> CellState:
-        return self.follower.state
-
-    def applied(self, tx: tr.Transaction, ledger_seq: int) -> None:
-        self.transactions += 1
-        try:
-            invariants.check(self.state)
-            if self.calm is not None:
-                self.calm.check(tx.transitions, self.state.now_ms)
-            self.calm = Calm(self.state)
-            for transition in tx.transitions:
-                if isinstance(transition, tr.JobPlaced):
-                    self._placed(transition)
-                elif isinstance(transition, tr.CommandRefused) and transition.command == "SubmitJob":
-                    self.refused[transition.subject] = f"{transition.code} {transition.field} {transition.message}"
-            if self.transactions % EXPLAIN_EVERY == 0:
-                self._explain_all()
-        except AssertionError as error:
-            self._room.failed(f"after transaction {ledger_seq}", error)
-        self.names.observe(tx)
-        self.public += [
-            events.id_of({"ce-id": event.id}) for event in events.public_events(tx, ledger_seq, self.names, CELL)
-        ]
-
-    def _placed(self, t: tr.JobPlaced) -> None:
-        epochs = self.placed.setdefault(t.job, [])
-        assert not epochs or t.epoch > epochs[-1], f"job {t.job} was placed in epoch {t.epoch} after {epochs[-1]}"
-        epochs.append(t.epoch)
-
-    def _explain_all(self) -> None:
-        """I5: every pending job can say why."""
-        for job in self.state.jobs.values():
-            told = explain.explain(self.state, job.spec.id)
-            assert job.state is not JobState.QUEUED or told.reason, f"job {job.spec.id} waits and cannot say why"
 
 
 class World:
@@ -115,7 +63,9 @@ class World:
         self.nats = SimNats(SimClock(), Random(self.rng.random()))
         self.kube = SimKube(CLUSTER, Random(self.rng.random()))
         self.room = Room(self.nats, {CLUSTER: self.kube}, Random(self.rng.random()))
-        self.specs = [workload.job(self.rng, seed, n) for n in range(JOBS)]
+        lasting = self.rng.random() < LASTING_CHANCE
+        self.workload = workload.Workload(self.rng, seed, lasting=lasting)
+        self.specs = self.workload.jobs
         self.accepted: dict[str, InboxPosition] = {}
         self.processes = [
             Process("qm-1", self.room, processes.queue_manager),
@@ -127,9 +77,16 @@ class World:
             Process("fair-share-1", self.room, processes.fair_share),
             Process("preemptor-1", self.room, processes.preemptor),
         ]
+        if self.rng.random() < 0.3:
+            self.processes += [
+                Process("fair-share-2", self.room, processes.fair_share),
+                Process("preemptor-2", self.room, processes.preemptor),
+            ]
+        self.chaos = Chaos(self.rng, self.nats, self.kube, self.processes, stuck=lasting)
+        self.faulty = True
 
     async def run(self) -> Report:
-        for n in range(NODES):
+        for n in range(self.rng.choice(NODES)):
             self.kube.add_node(f"node-{n}", {"cpu": "8", "memory": "64Gi", "pods": "20", workload.GPU: "2"})
         await self._create_streams()
         self.witness = Witness(self.room)
@@ -139,8 +96,10 @@ class World:
             process.start()
         users = asyncio.create_task(self._users(), name="users")
         nodes = asyncio.create_task(self._report_nodes(), name="node reports")
-        await self._chaos()
-        self._heal()
+        await self.chaos.run()
+        self.chaos.heal()
+        self.faulty = False
+        self.report.kills = self.chaos.kills
         await users
         await self._until_all_ended()
         nodes.cancel()
@@ -170,26 +129,30 @@ class World:
         return InboxWriter(await bus.stream(streams.inbox_spec(CELL)), clock=SimClock())
 
     async def _users(self) -> None:
-        inbox = await self._writer("users")
-        await _write(inbox, workload.queues(self.rng))
-        for spec in self.specs:
-            await asyncio.sleep(self.rng.expovariate(2.0))
+        inbox, rng = await self._writer("users"), self.rng
+        await _write(inbox, self.workload.queues())
+        changes = rng.sample(range(len(self.specs)), rng.choice((0, 0, 1, 2)))
+        for number, spec in enumerate(self.specs):
+            await asyncio.sleep(rng.expovariate(2.0))
             item = commands.SubmitJob(spec)
             (position,) = await _write(inbox, [item])
             self.accepted[spec.id] = position
-            if self.rng.random() < 0.2:  # a client that lost the answer
+            if rng.random() < 0.2:  # a client that lost the answer
                 await _write(inbox, [item])
-            if self.rng.random() < 0.1:
-                victim = self.rng.choice(sorted(self.accepted))
+            if rng.random() < 0.15:  # any job, or this one before its pods are there
+                victim = rng.choice((spec.id, rng.choice(sorted(self.accepted))))
+                await asyncio.sleep(rng.uniform(0.0, 1.0))
                 await _write(inbox, [commands.CancelJob(victim, actor="someone", request_id=f"cancel-{spec.id}")])
+            if number in changes:
+                await _write(inbox, [self.workload.change(number)])
 
     async def _report_nodes(self) -> None:
-        """The cluster watcher's facts, from a full list every second."""
+        """The cluster watcher's facts, from a full list every second; less often when nothing happens any more."""
         inbox = await self._writer("topology")
         while True:
             nodes = tuple(_node_spec(self.kube.nodes[name]) for name in sorted(self.kube.nodes))
             await _write(inbox, [commands.NodesReported(CLUSTER, nodes, first=True, complete=True)])
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(1.0 if self.faulty else 10.0)
 
     async def _keep_inbox(self) -> None:
         bus = self.nats.connect("recorder")
@@ -204,78 +167,6 @@ class World:
             tasks.create_task(keep(inbox.read(1), self.report.inbox))
             tasks.create_task(keep(ledger.read(1), self.report.ledger))
 
-    # --- faults -----------------------------------------------------------------------------------------------------
-
-    async def _chaos(self) -> None:
-        """Each seed has its own mix: some runs lose messages, some nodes, some both, some nothing."""
-        rng = self.rng
-        self._draw_faults()
-        kinds = [kind for kind in ("kill", "partition", "kube-cut", "restart", "node", "skew") if rng.random() < 0.5]
-        until_s = asyncio.get_running_loop().time() + CHAOS_S
-        while asyncio.get_running_loop().time() < until_s:
-            await asyncio.sleep(rng.uniform(0.2, 2.0))
-            if kinds:
-                await self._strike(rng.choice(kinds))
-
-    def _draw_faults(self) -> None:
-        rng = self.rng
-        maybe = lambda most: rng.random() * most if rng.random() < 0.5 else 0.0  # noqa: E731
-        self.nats.faults = Faults(
-            delay_max_s=maybe(0.05),
-            request_lost_chance=maybe(0.03),
-            answer_lost_chance=maybe(0.05),
-            stall_chance=maybe(0.003),
-            short_batch_chance=maybe(0.5),
-        )
-        self.kube.faults = KubeFaults(
-            delay_max_s=maybe(0.1),
-            request_lost_chance=maybe(0.05),
-            answer_lost_chance=maybe(0.1),
-            late_chance=maybe(0.05),
-            throttled_chance=maybe(0.1),
-            watch_cut_chance=maybe(0.05),
-            admission_refused_chance=maybe(0.05),
-            vanish_chance=maybe(0.05),
-        )
-
-    async def _strike(self, kind: str) -> None:
-        rng = self.rng
-        process = rng.choice(self.processes)
-        if kind == "kill":
-            self.report.kills += 1
-            await process.kill()
-        elif kind == "partition":
-            self.nats.partition(process.name)
-            await asyncio.sleep(rng.uniform(0.1, 5.0))
-            self.nats.heal(process.name)
-        elif kind == "kube-cut":
-            for api in process.apis.values():
-                api.cut()
-            await asyncio.sleep(rng.uniform(0.1, 4.0))
-            for api in process.apis.values():
-                api.restore()
-        elif kind == "restart":
-            self.nats.restart()
-        elif kind == "skew":
-            process.clock.offset_ms = rng.choice((-10_000, -500, 0, 500, 10_000))
-        elif kind == "node":
-            await self._strike_node(rng)
-
-    async def _strike_node(self, rng: Random) -> None:
-        name = rng.choice(sorted(self.kube.nodes))
-        self.kube.set_node_ready(name, False)
-        await asyncio.sleep(rng.uniform(0.5, 5.0))
-        if rng.random() < 0.3 and len(self.kube.nodes) > NODES - 1:
-            self.kube.remove_node(name)
-        else:
-            self.kube.set_node_ready(name, True)
-
-    def _heal(self) -> None:
-        self.nats.faults = Faults()
-        self.kube.faults = KubeFaults()
-        for process in self.processes:
-            process.clock.offset_ms = 0
-
     # --- the end ----------------------------------------------------------------------------------------------------
 
     async def _until_all_ended(self) -> None:
@@ -283,6 +174,7 @@ class World:
         until_s = asyncio.get_running_loop().time() + END_WITHIN_S
         while asyncio.get_running_loop().time() < until_s and not self.room.failures and self.witness.follower.ready:
             if all(self._has_ended(job) for job in self.accepted):
+                self._nothing_is_left(self.witness.state)
                 return
             await asyncio.sleep(0.5)
         if self.witness.follower.failure is not None:
@@ -297,6 +189,12 @@ class World:
                 told = explain.explain(self.witness.state, job_id)
                 self.report.problems.append(f"job {job_id} is still {job.state}: {told.reason} {job.message}")
 
+    def _nothing_is_left(self, state: CellState) -> None:
+        """All jobs have ended: nobody uses, holds or asks for anything."""
+        left = {queue.path: queue.usage for queue in state.queues.subtree() if queue.usage or queue.held}
+        if left or state.holds or state.asks:
+            self.report.problems.append(f"left over: {left}, holds {sorted(state.holds)}, asks {sorted(state.asks)}")
+
     def _has_ended(self, job_id: str) -> bool:
         job = self.witness.state.jobs.get(job_id)
         return job_id in self.witness.refused if job is None else job.state in TERMINAL
@@ -305,6 +203,7 @@ class World:
         report = self.report
         await self._until_relayed()
         report.transactions = self.witness.transactions
+        report.seen = dict(self.witness.sightings.counts)
         report.voided = self.witness.follower.voided
         report.jobs = {
             job: str(self.witness.state.jobs[job].state) for job in self.accepted if job in self.witness.state.jobs
@@ -316,6 +215,7 @@ class World:
         report.problems += [
             f"audit: {v.rule} {v.job}: {v.message}" for v in verdict.violations if v.rule != "ran-after-success"
         ]
+        report.problems += [f"LOG-15: {what}" for what in self.witness.truth.came_after_their_end()]
         if not self.room.failures:
             self._judge_events(await self._stored_events())
             self._judge_replay()

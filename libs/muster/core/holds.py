@@ -97,12 +97,17 @@ def kept_of_quota(hold: Hold, find: FindJob, tree: QueueTree) -> dict[str, Usage
 
 
 def still_there(hold: Hold, find: FindJob) -> list[tuple[Job, list[int]]]:
-    """Jobs that make room for the holder, with the positions that were to go and are not over yet."""
+    """Jobs that make room for the holder, with the positions that were to go and are not over yet.
+
+    What of a victim was asked to leave before makes room for somebody else, and is not counted twice.
+    """
     found = []
     for job_id, epoch in hold.victims:
         job = find(job_id)
         if job is not None and job.epoch == epoch and job.charged:
-            found.append((job, [p for p, phase in enumerate(job.phases) if not is_over(phase)]))
+            found.append(
+                (job, [p for p, phase in enumerate(job.phases) if not is_over(phase) and p not in job.leaving])
+            )
     for job_id, epoch, positions in hold.shrinks:
         job = find(job_id)
         if job is not None and job.epoch == epoch and job.charged:

@@ -73,6 +73,11 @@ class SimNats:
         for bus in self._of(client):
             bus.restore()
 
+    def stall(self, client: str, stall_s: float) -> None:
+        """A client's path to the server is choked: what it sends from now on arrives that much later, all of it."""
+        for bus in self._of(client):
+            bus.choke(stall_s)
+
     def crash(self, client: str) -> None:
         """The client's process is gone. Cancel its tasks; requests on their way may still be stored."""
         for bus in self._of(client):
@@ -145,6 +150,9 @@ class SimBus:
     def restore(self) -> None:
         if not self._gone.is_set():
             self._up.set()
+
+    def choke(self, stall_s: float) -> None:
+        self._arrival_s = max(self._arrival_s, asyncio.get_running_loop().time() + stall_s)
 
     def drop(self) -> None:
         self._lose_in_flight()

@@ -39,6 +39,8 @@ class KubeFaults(Struct):
     watch_cut_chance: float = 0.0  # per batch
     admission_refused_chance: float = 0.0  # the kubelet says no
     vanish_chance: float = 0.0  # a running pod is deleted by somebody else
+    stuck_chance: float = 0.0  # a kubelet cannot end a pod that is deleted, and does not hear from it either, for
+    stuck_s: float = 330.0
 
 
 class SimKube:
@@ -56,6 +58,7 @@ class SimKube:
         self._changed = asyncio.Event()
         self._uids = 0
         self._dead: dict[str, bool] = {}
+        self._stuck: dict[str, None] = {}  # uids
         self._held: dict[str, list[str]] = {}  # deletions a dead node has not carried out: node -> pod uids
 
     def client(self, name: str) -> SimKubeApi:
@@ -157,6 +160,9 @@ class SimKube:
         node = pod["spec"].get("nodeName", "")
         if self._dead.get(node):
             self._held.setdefault(node, []).append(pod["metadata"]["uid"])
+        elif not _ended(pod) and 0.0 < self.faults.stuck_chance > self.rng.random():
+            self._stuck[pod["metadata"]["uid"]] = None
+            self._later(self.faults.stuck_s, self._remove, pod["metadata"]["uid"])
         else:
             self._later(0.0 if _ended(pod) else GRACE_S, self._remove, pod["metadata"]["uid"])
 
@@ -242,6 +248,7 @@ class SimKube:
         self.audit.add(self.now_ms(), audit.STOP, "pods", pod, user_agent="kubelet")
 
     def _remove(self, uid: str) -> None:
+        self._stuck.pop(uid, None)
         pod = self._alive(uid)
         if pod is None:
             return
@@ -263,7 +270,7 @@ class SimKube:
         return next((pod for pod in self.pods.values() if pod["metadata"]["uid"] == uid), None)
 
     def _unreachable(self, pod: Object) -> bool:
-        return self._dead.get(pod["spec"].get("nodeName", ""), False)
+        return self._dead.get(pod["spec"].get("nodeName", ""), False) or pod["metadata"]["uid"] in self._stuck
 
     def _uid(self) -> str:
         self._uids += 1
