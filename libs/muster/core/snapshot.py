@@ -208,6 +208,7 @@ def load(parts: Iterable[AnyPart]) -> CellState:
         raise IncompleteSnapshot(f"nodes, jobs, request ids, tallies: {have} of {want}, tail: {tail is not None}")
     _hold(state)
     state.sums.settle(state)
+    load_histories(state.queues, head.histories)  # when usage is what it was at their time
     _load_tail(state, tail)
     return state
 
@@ -225,7 +226,6 @@ def _load_head(state: CellState, head: HeadPart) -> None:
     for spec in head.queues:
         state.queues.put(spec)
     state.queues.next_number = head.next_queue_number
-    load_histories(state.queues, head.histories)
     state.entitled = dict(head.entitled)
     state.entitled_seq = head.entitled_seq
     for record in head.clusters:

@@ -294,7 +294,7 @@ def test_the_order_is_total_whatever_the_past(used, draw):
         turns, order = Turns(draft.tree, Room(draft).views, heads), []
         while turns:
             order.append(turns.first().job.spec.name)
-            turns.replace(None)
+            turns.replace(None, used=True)
         orders.append(order)
         for queue in world.state.queues.subtree():
             if queue.history is not None and draw.random() < 0.5:
