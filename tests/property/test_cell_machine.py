@@ -237,7 +237,7 @@ class CellMachine(RuleBasedStateMachine):
     @rule()
     def stopping_pods_go(self) -> None:
         facts = [
-            c.PodFact(job.id, job.epoch, pod, int(PodPhase.GONE))
+            c.PodFact(job.id, job.epoch, pod, int(PodPhase.GONE), job.attempt_of(pod))
             for job in self.state.jobs.values()
             if job.state is JobState.STOPPING
             for pod, phase in enumerate(job.phases)
