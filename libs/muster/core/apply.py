@@ -193,13 +193,12 @@ def _pods_changed(state: CellState, t: tr.PodsChanged) -> None:
     over = [change.pod for change in t.pods if is_over(change.phase) and not is_over(job.phases[change.pod])]
     gone = over if job.victim else [position for position in over if position in job.leaving]
     stayed = [position for position in over if position not in job.leaving] if job.state in RUNNING_STATES else []
-    wanted = job.wanted() if job.spec.completion else ()
+    wanted = job.wanted() if job.spec.completion else None
     advance(job, t, state.now_ms)
-    if job.spec.completion:
-        state.potential.touch(t.job)  # when the work began that it could lose
+    if wanted is not None:  # an array job: what it asks for, and when the work began that it could lose
+        state.queues.by_id[job.queue].demands_now(job.wanted(), wanted)
+        state.potential.touch(t.job)
     if over:
-        if job.spec.completion:
-            state.queues.by_id[job.queue].demands_now(job.wanted(), wanted)
         state.potential.count(job, job.gang.of_positions(stayed), -1)
         state.potential.goes(job)
         if state.vanished:

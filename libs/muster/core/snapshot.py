@@ -163,7 +163,7 @@ def _record(job: Job, numbers: dict[int, int]) -> JobRecord:
         grown_ms=job.grown_ms,
         asks=-1 if job.asks is job.gang else numbers[id(job.asks)],
         saved_ms=job.saved_ms,
-        began=tuple(sorted(job.began.items())),
+        began=tuple(sorted(job.began.items())) if job.began else (),
     )
 
 
@@ -287,7 +287,7 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
         grow_after_ms=record.grow_after_ms,
         grown_ms=record.grown_ms,
         saved_ms=record.saved_ms,
-        began=dict(record.began),
+        began=dict(record.began) or None,
     )
     spec = job.spec
     state.jobs[spec.id] = job
