@@ -210,15 +210,14 @@ def _pods_changed(state: CellState, t: tr.PodsChanged) -> None:
     stayed: Sequence[int] = ()
     if job.state in RUNNING_STATES:
         stayed = [position for position in over if position not in leaving] if leaving else over
-    wanted = job.wanted() if job.spec.completion else ()
+    wanted = job.wanted() if job.spec.completion else None
     advance(job, t, state.now_ms)
-    if job.spec.completion:
-        state.potential.touch(t.job)  # when the work began that it could lose
+    if wanted is not None:  # an array job: what it asks for, and when the work began that it could lose
+        state.sums.of(job, wanted).demanded -= 1
+        state.sums.of(job, job.wanted()).demanded += 1
+        state.potential.touch(t.job)
     if over:
         state.sums.of(job, gang.of_positions(over)).charged -= 1  # rule L5: pod by pod
-        if job.spec.completion:
-            state.sums.of(job, wanted).demanded -= 1
-            state.sums.of(job, job.wanted()).demanded += 1
         state.nodes.release_pods(gang.tasks, job.placement, over if len(over) < gang.pods else None)
         _uncommit(state, job, gang.of_positions(stayed))
         if gone:

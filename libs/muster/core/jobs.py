@@ -68,7 +68,7 @@ class Job(Struct, gc=False):
     exits: tuple[
         tuple[int, int], ...
     ] = ()  # (position, exit code) of pods of the placement that failed, the first ones
-    began: dict[int, int] = msgspec.field(default_factory=dict)  # of an array job: position -> when its pod ran
+    began: dict[int, int] | None = None  # of an array job: position -> since when its pod runs
     saved_ms: int = 0  # its work up to then is safe: the last checkpoint that it has reported in this epoch (rule P3)
 
     @property
@@ -89,7 +89,8 @@ class Job(Struct, gc=False):
         twin = msgspec.structs.replace(self)
         twin.phases = bytearray(self.phases)
         twin.regrown = dict(self.regrown)
-        twin.began = dict(self.began)
+        if self.began is not None:
+            twin.began = dict(self.began)
         return twin
 
     def attempt_of(self, position: int) -> int:
@@ -211,11 +212,13 @@ def _pods_changed(job: Job, t: tr.PodsChanged) -> None:
 
 def _indices_changed(job: Job, t: tr.PodsChanged, now_ms: int) -> None:
     """When each index began: what an eviction would lose of it (rule P3)."""
+    began = job.began or {}
     for change in t.pods:
         if change.phase == RUNNING:
-            job.began[change.pod] = now_ms
+            began[change.pod] = now_ms
         elif is_over(change.phase):
-            job.began.pop(change.pod, None)
+            began.pop(change.pod, None)
+    job.began = began or None
 
 
 def _grown(job: Job, t: tr.JobGrown, now_ms: int) -> None:
@@ -358,7 +361,7 @@ def _end_attempt(job: Job, reason: str, now_ms: int) -> None:
     job.exits = ()
     job.leaving = ()
     job.regrown = {}
-    job.began = {}
+    job.began = None
     job.grow_after_ms = job.grown_ms = 0
     job.victim = False
 

@@ -30,8 +30,9 @@ def lost(job: Job, positions: Iterable[int], now_ms: int) -> Amounts:
         ran_ms = unsaved_ms(job, job.started_ms, now_ms) if job.started_ms else 0
         return tuple((r, amount * ran_ms) for r, amount in job.gang.of_positions(live)) if ran_ms else ()
     totals: dict[str, int] = {}
+    began = job.began or {}
     for position in live:
-        since_ms = job.began.get(position)
+        since_ms = began.get(position)
         ran_ms = unsaved_ms(job, since_ms, now_ms) if since_ms is not None else 0
         for resource, amount in job.gang.per_pod[job.gang.group_of(position)]:
             if ran_ms:
@@ -43,5 +44,5 @@ def work_since_ms(job: Job, positions: list[int]) -> int:
     """When the work began that these pods would lose: of an array job the mean of its indices."""
     if not job.spec.completion or not positions:
         return job.started_ms or job.placed_ms
-    fresh_ms = job.grown_ms or job.placed_ms
-    return sum(job.began.get(position, fresh_ms) for position in positions) // len(positions)
+    fresh_ms, began = job.grown_ms or job.placed_ms, job.began or {}
+    return sum(began.get(position, fresh_ms) for position in positions) // len(positions)

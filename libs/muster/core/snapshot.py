@@ -164,7 +164,7 @@ def _record(job: Job, numbers: dict[int, int]) -> JobRecord:
         exits=job.exits,
         asks=-1 if job.asks is job.gang else numbers[id(job.asks)],
         saved_ms=job.saved_ms,
-        began=tuple(sorted(job.began.items())),
+        began=tuple(sorted(job.began.items())) if job.began else (),
     )
 
 
@@ -291,7 +291,7 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
         grown_ms=record.grown_ms,
         exits=record.exits,
         saved_ms=record.saved_ms,
-        began=dict(record.began),
+        began=dict(record.began) or None,
     )
     spec = job.spec
     state.jobs[spec.id] = job
