@@ -4,6 +4,7 @@
 changes, "more of the same" is a queue that gets less than it asks for and asks for more; "one more job" changes the mix
 of what a queue asks for a little, which moves the entitlement of every queue that shares a scarce resource with it. The
 cases with equal jobs are full of ties, which have to be decided exactly. CPU time counts where the machine is busy.
+Garbage is collected between the cases, as the services do it (LOG-16).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from loadtest.harness import Measure, Result, Target, at_most, repeat
 from muster.core.entitlements import EntitlementEngine, entitlements
 from muster.core.model import Amounts, QueueSpec
 from muster.core.queues import QueueTree
+from muster.runtime.gc import Collector
 
 CHANGES = 5  # in one run
 GIB = 1 << 30
@@ -140,6 +142,7 @@ def little(rng: random.Random) -> list[Flow]:
     return [{resource: max(amount // 10, 1) for resource, amount in flow.items()} for flow in mixed(rng)]
 
 
+collector: Final = Collector()
 SCRATCH: Final = at_most(20)
 AGAIN: Final = at_most(2)
 CASES: Final[dict[str, tuple[Callable[[], Timed], Target | None]]] = {
@@ -159,10 +162,15 @@ def once() -> list[Measure]:
     measures = []
     for what, (case, target) in CASES.items():
         wall_s, cpu_s = case()
+        collector.busy()
         name = f"entitlements: {what}"
         measures.append(Measure(name=name, value=wall_s * 1e3, unit="ms", target=target, cpu_us={"core": cpu_s * 1e6}))
     return measures
 
 
 def main(runs: int) -> list[Result]:
-    return repeat(runs, once)
+    collector.loading()
+    try:
+        return repeat(runs, once)
+    finally:
+        collector.stop()

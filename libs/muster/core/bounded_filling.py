@@ -3,6 +3,9 @@
 The events are those of `filling`, worked out by `bounded_groups`. Shares come out as numbers that are known to many
 digits and know how to find out the rest (`replays`). If the bounds leave open what happens next, which they do when a
 limit is reached at the very moment at which a demand is met, everything is done by `filling` instead.
+
+A `Filling` is kept to fill again. The groups of queues below which nothing has changed stay, with their moments; only
+those above a change are made anew, and where the first limit is reached is found from where it was (`bounded_jump`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import Final
 from muster.core.bounded_members import Member
 from muster.core.bounded_record import FINISHED, MET, Ending, Kept, Known, Level, Record, Story
 from muster.core.bounded_rise import SEVERAL, Rise
-from muster.core.exact import ZERO, Exact
+from muster.core.exact import PRECISION_BITS, ZERO, Exact
 from muster.core.filling import Limits
 from muster.core.flows import Flow, Node
 from muster.core.replays import Stop
@@ -35,6 +35,7 @@ class Group(Rise):
         "_initial",
         "_record",
         "_resources",
+        "_slopes",
         "_tells",
         "common",
         "crossed",
@@ -104,6 +105,7 @@ class Group(Rise):
         self.filled: list[tuple[int, Known]] = []  # (resource, share of the queue) where it is known as a whole
         self.stops: list[Stop] = []
         self.moments = []
+        self._slopes: tuple[int, dict[int, int]] | None = None
         self.kept: Kept | None = None
         members, weightless = self._initial
         self.members = {member.number: member.reset(group) for member, group in members}
@@ -117,6 +119,13 @@ class Group(Rise):
                 self.step()
         return self
 
+    def slopes(self, at: int) -> dict[int, int]:
+        """How fast what is watched is used at a moment, for each unit of the clock."""
+        if self._slopes is None or self._slopes[0] != at:
+            now = self.moments[at]
+            self._slopes = at, {r: (now.sums[r] << PRECISION_BITS) // now.rate for r in self.base}
+        return self._slopes[1]
+
     def fork(self) -> Group:
         """As it is now, to go on by itself."""
         self.kept = None
@@ -127,7 +136,7 @@ class Group(Rise):
         twin.weightless = {number: member.copy() for number, member in self.weightless.items()}
         twin._used, twin._sums, twin._heap = dict(self._used), list(self._sums), list(self._heap)
         twin.story, twin.ended, twin.filled, twin.stops = [*self.story], [*self.ended], [*self.filled], [*self.stops]
-        twin.moments = self.moments[-1:]
+        twin.moments, twin._slopes = self.moments[-1:], None
         return twin
 
     def step(self) -> None:

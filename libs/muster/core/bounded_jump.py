@@ -93,11 +93,10 @@ def _use(group: Group, level: int) -> _Use:
             continue
         now = member.seek(member.weight * rise)
         since = member.weight * rise - now.x if now.is_alive else 0
-        scale = member.weight << PRECISION_BITS
-        error += 2 * now.error + member.weight * member.error + 4
+        error += 2 * now.error + member.weight * member.error + (since >> PRECISION_BITS) + 4
+        slopes = member.group.slopes(member.at)
         for r, before in member.group.base.items():
             if r in amounts:
-                part = now.sums[r]
-                amounts[r] += now.used[r] - before + since * part // now.rate
-                speeds[r] += part * scale // now.rate if rise and now.is_alive else 0
+                amounts[r] += now.used[r] - before + (since * slopes[r] >> PRECISION_BITS)
+                speeds[r] += member.weight * slopes[r] if rise and now.is_alive else 0
     return _Use(amounts, speeds, error)

@@ -152,6 +152,7 @@ class Record:
             flow.level = level
 
     def _stop_group(self, member: Member, group: Group, resource: int, level: Level | None) -> None:
+        group.kept = None
         reached = None if level is None else group.reached(member, resource, level)
         self.outcome(group)
         self._note(member, group, resource, level)

@@ -7,8 +7,9 @@ progressive filling (`bounded_filling`, `filling`), and the exact result is roun
 depends on what is asked for and never on who runs, which is what lets preemption come to an end (P1).
 
 `entitlements` computes once. An `EntitlementEngine` is kept by those who compute again and again: what it knows of the
-tree, of the flows and of the floors is used again as long as it is the same, and a change that cannot matter (a queue
-that gets less than it asks for asks for more of the same) costs nothing. The results are the same.
+tree, of the flows and of the floors is used again as long as it is the same, queues below which nothing has changed are
+not filled again, and a change that cannot matter (a queue that gets less than it asks for asks for more of the same)
+costs nothing. The results are the same.
 """
 
 from __future__ import annotations
