@@ -16,7 +16,7 @@ INSTANCES ?= 5000
 SEEDS ?= 200
 ARGS ?=
 
-.PHONY: help run up test check fmt proto docs bench simulate properties mutants e2e lock clean
+.PHONY: help run up test check fmt proto docs bench simulate fairness properties mutants e2e lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ bench: $(STAMP)  ## measure everything against its target, median of five (ARGS=
 
 simulate: $(STAMP)  ## deterministic simulation with faults over SEEDS seeds
 	SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/simulation -q -n $(WORKERS) $(ARGS)
+
+fairness: $(STAMP)  ## usage against entitlement over time, 100,000 GPUs, a tree ten levels deep (ARGS="tree --seed 2")
+	@$(BIN)/python -m tests.simulation.fairness $(ARGS)
 
 properties: $(STAMP)  ## entitlements and preemption against naive readings of the rules, on INSTANCES random cells
 	INSTANCES=$(INSTANCES) $(BIN)/python -m pytest tests/property/test_entitlements.py tests/property/test_preemption_calm.py -q -n $(WORKERS) --timeout=1800 $(ARGS)

@@ -1,6 +1,7 @@
 """A large cell that is shared over time: the production core with everything around it, in virtual time.
 
-    clients      keep so many jobs alive in every leaf as they want (`wanted`); what ends is submitted anew
+    clients      keep so many jobs alive in every leaf as they want (`wanted`), beside those that wait because they
+                 were evicted; what ends is submitted anew
     clusters     say that pods run, that they end after a random lifetime, and that evicted ones are gone
     fair-share   the demand index and the engine of the service, at intervals; only what changed is written
     preemptor    the planner of the service, a bounded number of answers at a time
@@ -21,8 +22,6 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from heapq import heappop, heappush
 
-from muster_fair_share.demand import DemandIndex
-
 from muster.core import commands as c
 from muster.core import decide
 from muster.core import transitions as tr
@@ -31,6 +30,7 @@ from muster.core.entitlements import EntitlementEngine
 from muster.core.model import InboxPosition, JobSpec, NodeSpec, QueueSpec, TaskGroup
 from muster.core.preemption import Planner
 from muster.core.state import CellState
+from muster_fair_share.demand import DemandIndex
 
 GPU = "nvidia.com/gpu"
 GIB = 1 << 30
@@ -92,6 +92,7 @@ class Sharing:
         self._rng = random.Random(setting.seed)
         self._live: dict[str, int] = {}
         self._queue_of: dict[str, str] = {}
+        self._away: dict[str, dict[str, None]] = {}  # of a leaf: evicted jobs, which wait for their backoff
         self._facts: list[c.PodFact] = []
         self._later: list[tuple[int, str, int, int]] = []  # (when, job, epoch, phase)
         self._numbers = 0
@@ -170,13 +171,18 @@ class Sharing:
         counts = self.counts
         if isinstance(t, tr.JobPlaced):
             counts.placed += 1
+            self._away.get(self._queue_of[t.job], {}).pop(t.job, None)
             self._facts.append(c.PodFact(t.job, t.epoch, 0, RUNNING))
-            heappush(self._later, (self.now_ms + self._rng.randint(*self.setting.lifetime_ms), t.job, t.epoch, SUCCEEDED))
+            ends_ms = self.now_ms + self._rng.randint(*self.setting.lifetime_ms)
+            heappush(self._later, (ends_ms, t.job, t.epoch, SUCCEEDED))
         elif isinstance(t, tr.JobSucceeded | tr.JobCancelled):
             counts.succeeded += isinstance(t, tr.JobSucceeded)
-            self._live[self._queue_of.pop(t.job)] -= 1
+            path = self._queue_of.pop(t.job)
+            self._live[path] -= 1
+            self._away.get(path, {}).pop(t.job, None)
         elif isinstance(t, tr.JobPreempted):
             counts.evicted += 1
+            self._away.setdefault(self._queue_of[t.job], {})[t.job] = None
             heappush(self._later, (self.now_ms + self.setting.grace_ms, t.job, t.epoch, GONE))
         elif isinstance(t, tr.PreemptionRequested):
             counts.asked += 1
@@ -199,8 +205,8 @@ class Sharing:
         """Every leaf is topped up to what it wants."""
         items: list[c.AnyItem] = []
         for path, wanted in self.wanted.items():
-            for _ in range(wanted - self._live.get(path, 0)):
-                items.append(self._submission(path))
+            missing = wanted - self._live.get(path, 0) + len(self._away.get(path, ()))
+            items += [self._submission(path) for _ in range(missing)]
         return items
 
     def _submission(self, path: str) -> c.SubmitJob:
@@ -220,6 +226,7 @@ class Sharing:
         assert queue is not None
         found = self.state.pending.of_queue.get(queue.id, {})
         jobs = [key[2] for waiting in found.values() for key in waiting.keys[waiting.head :]]
+        jobs += [job for job in self._away.get(path, ()) if not self.state.is_pending(self.state.jobs[job])]
         self.run([c.CancelJob(job) for job in jobs])
 
     def _fair_share(self) -> None:

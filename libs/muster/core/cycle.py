@@ -101,7 +101,7 @@ class _Pass:
         self.heads = heads
         self.growth = growth
         self.room = Room(draft)
-        self.requests = Requests(draft)
+        self.requests = Requests(draft, self.room)
         self.number = len(heads)
         self.seen: dict[str, None] = {}
         self.later: list[Head] = []  # heads that are not entitled: they may borrow
@@ -164,7 +164,7 @@ class _Pass:
         for head in heads:
             job = head.job
             queue = self.draft.tree.by_id[job.queue]
-            if self._has_no_place(job) and not self.requests.may_ask(job, queue, entitled=entitled):
+            if self._has_no_place(job) and self.requests.followers(job, queue, entitled=entitled) is None:
                 self._block(job)
             else:
                 left.append(head)

@@ -104,6 +104,8 @@ class Planner:
         reason = NO_VICTIMS
         if ranking.allowed.any():
             for strict in (False, True):
+                if strict and not ranking.keep_entitlements():
+                    break
                 search = Search(state, job, ranking, outlook, ahead, strict=strict)
                 clusters = Overlay(state.nodes).allowed(cluster_mask(job))
                 found = search.run(tasks, clusters)
@@ -195,7 +197,8 @@ def why_no_room(
     reason = why_no_quota(ahead, outlook, job, takings, dict(job.gang.of_groups(placement)))
     if reason is not None:
         return reason
-    if not ahead.overlay(takings).fits(job.asks.tasks, placement):
+    nodes = [node for group in placement for node, _ in group.runs]
+    if not ahead.overlay(takings, only=nodes).fits(job.asks.tasks, placement):
         return "the job would not fit after the eviction"
     return None
 

@@ -36,30 +36,35 @@ class Prospect:
         self._leave: list[tuple[Job, Sequence[int], bool]] = []
         self._hold: list[tuple[Job, tuple[GroupPlacement, ...]]] = []
         self._moved: dict[str, Usage] = {}  # queue id -> what is added to charged usage
+        self._uncounted: list[tuple[str, Amounts, int]] = []  # of it: what nobody has asked about yet
 
     def leaves(self, job: Job, positions: Sequence[int], *, whole: bool) -> None:
         """These pods count as gone; `whole`: and so the job."""
         self._leave.append((job, positions, whole))
-        self._count(job.queue, job.gang.of_positions(positions), -1)
+        self._uncounted.append((job.queue, job.gang.of_positions(positions), -1))
 
     def holds(self, holder: Job, placement: tuple[GroupPlacement, ...]) -> None:
         """The job counts as placed there."""
         self._hold.append((holder, placement))
-        self._count(holder.queue, holder.gang.of_groups(placement), 1)
+        self._uncounted.append((holder.queue, holder.gang.of_groups(placement), 1))
 
-    def overlay(self, takings: Iterable[Taking] = ()) -> Overlay:
-        """The nodes, with this taken as well."""
+    def overlay(self, takings: Iterable[Taking] = (), only: Iterable[int] | None = None) -> Overlay:
+        """The nodes, with this taken as well. `only`: the nodes that will be looked at, if not all."""
         overlay = self._fresh()
+        nodes = None if only is None else frozenset(only)
         for taking in takings:
             overlay.release(taking.victim.gang.tasks, taking.victim.placement, taking.positions)
         for job, positions, _ in self._leave:
-            overlay.release(job.gang.tasks, job.placement, positions)
+            if nodes is None or _is_on(job.placement, nodes):
+                overlay.release(job.gang.tasks, job.placement, positions)
         for holder, placement in self._hold:
-            overlay.charge(holder.gang.tasks, placement)
+            if nodes is None or _is_on(placement, nodes):
+                overlay.charge(holder.gang.tasks, placement)
         return overlay
 
     def usage(self, queue: Queue) -> Usage:
         """What the queue will have placed."""
+        self._count()
         return added(self._charged(queue), self._moved.get(queue.id, {}))
 
     def usage_without(self, takings: Sequence[Taking]) -> Callable[[Queue], Usage]:
@@ -81,9 +86,15 @@ class Prospect:
                 member.count(0, 1, holder.gang.of_groups(placement))
         return member
 
-    def _count(self, queue: str, amounts: Amounts, sign: int) -> None:
-        for above in self.tree.by_id[queue].chain:
-            count(self._moved.setdefault(above.id, {}), amounts, sign)
+    def _count(self) -> None:
+        uncounted, self._uncounted = self._uncounted, []
+        for queue, amounts, sign in uncounted:
+            for above in self.tree.by_id[queue].chain:
+                count(self._moved.setdefault(above.id, {}), amounts, sign)
+
+
+def _is_on(placement: Sequence[GroupPlacement], nodes: frozenset[int]) -> bool:
+    return any(node in nodes for group in placement for node, _ in group.runs)
 
 
 def prospect(

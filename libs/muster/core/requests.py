@@ -2,8 +2,9 @@
 
 The cycle notes every job that it could not place. Those that may preempt, because their queue is below its entitlement
 or because jobs run in it that have to give way, are asked for, in order, and with each of them the next few of its
-class, so that equal jobs need not queue for their plans one by one. An ask is repeated only when its time has come and
-something relevant has changed, or its answer said so, and leader and preemptors cannot feed each other.
+class, so that equal jobs need not queue for their plans one by one: of a queue that is below its entitlement, as many
+as that takes. An ask is repeated only when its time has come and something relevant has changed, or its answer said so,
+and leader and preemptors cannot feed each other.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from muster.core.jobs import Job
 from muster.core.limits import PREEMPTIONS_REQUESTED_MAX
 from muster.core.model import JobState
 from muster.core.queues import Newest, Queue
+from muster.core.room import Room
 
 FOLLOWERS_MAX: Final = 15  # of one class that are asked for with its first job
 
@@ -25,28 +27,31 @@ FOLLOWERS_MAX: Final = 15  # of one class that are asked for with its first job
 class Requests:
     """Of one pass of the cycle."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, room: Room) -> None:
         self._draft = draft
+        self._room = room
         self._asked = sum(1 for ask in draft.state.asks.values() if not ask.answered)
-        self._wanted: list[Job] = []
-
-    def may_ask(self, job: Job, queue: Queue, *, entitled: bool) -> bool:
-        """Whether the job, if it is not placed, is one to ask for. `entitled`: its queue is below its entitlement in
-        something that it asks for."""
-        if self._asked >= PREEMPTIONS_REQUESTED_MAX or not self._worthwhile(job):
-            return False
-        return (entitled and may_reclaim(queue)) or may_displace(job, queue, self._draft.state.jobs)
+        self._wanted: list[tuple[Job, int]] = []  # and how many of its class are asked for with it
 
     def blocked(self, job: Job, queue: Queue, *, entitled: bool) -> None:
-        """The job was not placed."""
-        if self.may_ask(job, queue, entitled=entitled):
-            self._wanted.append(job)
+        """The job was not placed. `entitled`: its queue is below its entitlement in something that it asks for."""
+        followers = self.followers(job, queue, entitled=entitled)
+        if followers is not None:
+            self._wanted.append((job, followers))
+
+    def followers(self, job: Job, queue: Queue, *, entitled: bool) -> int | None:
+        """How many of its class would be asked for with the job, if it is not placed. None: not even itself."""
+        if self._asked >= PREEMPTIONS_REQUESTED_MAX or not self._worthwhile(job):
+            return None
+        if entitled and may_reclaim(queue) and not may_displace_lower(job, queue):
+            return min(self._room.entitled_count(job) - 1, FOLLOWERS_MAX)
+        return FOLLOWERS_MAX if may_displace(job, queue, self._draft.state.jobs) else None
 
     def ask(self) -> None:
         """Write the requests for those that were noted since the last time."""
         draft = self._draft
-        for first in self._wanted:
-            for job in self._with_followers(first):
+        for first, followers in self._wanted:
+            for job in self._with_followers(first, followers):
                 if self._asked >= PREEMPTIONS_REQUESTED_MAX:
                     break
                 if not self._worthwhile(job):
@@ -55,7 +60,7 @@ class Requests:
                 self._asked += 1
         self._wanted = []
 
-    def _with_followers(self, first: Job) -> Iterator[Job]:
+    def _with_followers(self, first: Job, followers: int) -> Iterator[Job]:
         """The job, and the next of its class that the same plan might be made for."""
         draft = self._draft
         yield first
@@ -63,7 +68,7 @@ class Requests:
         if found is None:
             return
         begin = bisect_right(found.keys, draft.order_key(first), lo=found.head)
-        for key in found.keys[begin : begin + FOLLOWERS_MAX]:
+        for key in found.keys[begin : begin + followers]:
             job = draft.job(key[2])
             same = job is not None and job.state is JobState.QUEUED and job.spec.priority == first.spec.priority
             if job is None or not same or job.not_before_ms > draft.now_ms:
@@ -89,14 +94,17 @@ def may_reclaim(queue: Queue) -> bool:
 
 def may_displace(job: Job, queue: Queue, jobs: Mapping[str, Job]) -> bool:
     """Whether some job of its own queue has to give way to it (rule P2b)."""
-    if not queue.preempts or not queue.placed:
-        return False
-    if min(queue.placed) < job.spec.priority:
+    if may_displace_lower(job, queue):
         return True
-    if queue.spec.preemption != "ANY" or job.spec.priority not in queue.placed:
+    if not queue.preempts or queue.spec.preemption != "ANY" or job.spec.priority not in queue.placed:
         return False
     newest = newest_of(queue, jobs).get(job.spec.priority)
     return newest is not None and newest > (job.submit_ms, job.spec.id)
+
+
+def may_displace_lower(job: Job, queue: Queue) -> bool:
+    """Whether jobs of lower priority run there that have to give way to it."""
+    return queue.preempts and bool(queue.placed) and min(queue.placed) < job.spec.priority
 
 
 def newest_of(queue: Queue, jobs: Mapping[str, Job]) -> Mapping[int, tuple[int, str]]:

@@ -74,6 +74,29 @@ class Ranking:
             self._ranks = ranks
         return self._ranks
 
+    def keep_entitlements(self) -> bool:
+        """From now on without those who leave other queues below E even if nobody else leaves. False: nobody is left.
+
+        The search would find them out one by one.
+        """
+        count, leaves = len(self.allowed), self.table.leaves
+        leaf = self.table.facts[:count, LEAF]
+        other = np.array([queue != self._job.queue for queue in leaves], np.bool_)[leaf]
+        for resource in asked_for(self._job):
+            column = self._columns.get(resource)
+            if column is not None:
+                total = self.table.total[:count, column]
+                above = np.array([self._above(queue, resource) for queue in leaves], np.int64)
+                self.allowed[:, CORE] &= ~(other & (total > 0) & (total > above[leaf]))
+        return bool(self.allowed.any())
+
+    def _above(self, leaf: str, resource: str) -> int:
+        """By how much the committed usage of a leaf is above E."""
+        if leaf not in self._outlook.tree:
+            return 0
+        own = self._outlook.entitled_of(leaf).amounts.get(resource, 0)
+        return self._outlook.usage(leaf).get(resource, 0) - own
+
     def _may(self, facts: Int64Array) -> BoolArray:
         """Rule P2, as far as it is a matter of queue and priority."""
         job, outlook = self._job, self._outlook

@@ -417,3 +417,33 @@ def test_who_may_start_only_within_the_entitlement_starts_when_a_plan_makes_room
     assert len(around.evicted) == 2
     assert world.job("kept").charged
     assert not world.job("mine").charged
+
+
+def test_as_many_plans_are_asked_for_as_the_queue_needs_to_reach_its_entitlement(world, around):
+    """Ten wait; two and a half cores are missing: three may start, so three are asked for."""
+    world.nodes(1, cpu=8000)
+    for name in ("a", "b"):
+        world.queue(name, preemption="ANY")
+    around.entitle(a=cpu(8000), b=())
+    many(world, "a", 8, "a")
+    many(world, "b", 10, "b")
+    around.entitle(a=cpu(5500), b=cpu(2500))
+    assert around.requests == 3
+    around.calm()
+    assert [around.used(q) for q in "ab"] == [6000, 2000]
+
+
+def test_nobody_leaves_where_every_queue_is_less_than_a_job_above_its_entitlement(world, around):
+    """One borrows half a core, the other misses 0.4: a job that moved would bring nobody nearer."""
+    world.nodes(1, cpu=8000)
+    for name in ("a", "b"):
+        world.queue(name, preemption="ANY")
+    around.entitle(a=cpu(5500), b=cpu(2400))
+    many(world, "a", 6, "a")
+    many(world, "b", 4, "b")
+    first = min(job.id for job in world.state.jobs.values() if job.state is JobState.QUEUED)
+    answer = Planner(world.state).plan(first)
+    assert answer.plan is None
+    assert answer.reason == "the potential would not rise"
+    around.wait(300_000, 3000)
+    assert around.evicted == []
