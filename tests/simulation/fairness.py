@@ -108,6 +108,8 @@ class Report:
     worst: list[Deviation] = field(default_factory=list)
     worst_inner: Deviation | None = None  # of queues that are no leaves
     farthest: Fraction = Fraction(0)  # published E from the water-filling
+    starts: int = 0  # while samples were taken
+    evictions: int = 0  # meanwhile
 
     @property
     def share(self) -> Fraction:
@@ -145,10 +147,13 @@ class Run:
         self._ticks(SAMPLE_TICKS)
         self.sharing.wanted = dict(self.enough)
         self._ticks(longest)
+        counts, report = self.sharing.counts, self.report
+        starts, evictions = counts.placed, counts.evicted
         for _ in range(SAMPLED_LIFETIMES * (shortest + longest) // 2 // SAMPLE_TICKS):
             self._ticks(SAMPLE_TICKS)
             self._sample()
-        return self.report
+        report.starts, report.evictions = counts.placed - starts, counts.evicted - evictions
+        return report
 
     def _ticks(self, count: int) -> None:
         for _ in range(count):
@@ -254,7 +259,8 @@ def told(name: str, run: Run, wall_s: float) -> str:
         *(f"  worst             {deviation}" for deviation in report.worst),
         f"  worst inner queue {report.worst_inner}",
         f"  published E       at most {float(report.farthest) / ONE:.4f} GPUs from the water-filling",
-        f"  preemption        {counts.asked:,} asked, {counts.planned:,} plans, {counts.evicted:,} evicted",
+        f"  preemption        {counts.asked:,} asked, {counts.planned:,} plans, {counts.evicted:,} evicted; "
+        f"while samples were taken {report.evictions:,} at {report.starts:,} starts",
         f"  cost              {wall_s:.0f} s, of these CPU "
         + ", ".join(f"{part} {seconds:.0f}" for part, seconds in sorted(counts.spent_s.items()))
         + f"; {counts.placed / spent_s:,.0f} jobs a CPU second, {counts.transactions:,} transactions, "

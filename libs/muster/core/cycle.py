@@ -161,24 +161,24 @@ class _Pass:
         """The heads that may still come to something: a place, or a request for a plan in their turn."""
         self.hopeless.looked_through()
         left = []
+        blocked = []
         for head in heads:
             job = head.job
             queue = self.draft.tree.by_id[job.queue]
             if self._has_no_place(job) and self.requests.followers(job, queue, entitled=entitled) is None:
-                self._block(job)
+                blocked.append(job.spec.id)
             else:
                 left.append(head)
+        if blocked:
+            self.seen.update(dict.fromkeys(blocked))
+            self.blocked += sorted(blocked)  # heads come in no order that every replica shares (I8)
+            self.worked = True
+            self.draft.work += len(blocked)
+            self.draft.bytes += BLOCKED_BYTES * len(blocked)
         return left
 
     def _has_no_place(self, job: Job) -> bool:
         return job.spec.id not in self.draft.holds and self.hopeless.has(job)
-
-    def _block(self, job: Job) -> None:
-        self.seen[job.spec.id] = None
-        self.worked = True
-        self.blocked.append(job.spec.id)
-        self.draft.work += 1
-        self.draft.bytes += BLOCKED_BYTES
 
     def _after(self, source: Source, done: int) -> Head | None:
         if source is None:
