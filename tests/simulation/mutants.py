@@ -86,7 +86,7 @@ MUTANTS = (
         "quota-leaks",
         "I3",
         "libs/muster/core/apply.py",
-        "    state.queues.release(job.queue, amounts)\n",
+        "        state.sums.of(job, gang.of_positions(over)).charged -= 1  # rule L5: pod by pod\n",
         "",
     ),
     Mutant(
@@ -168,7 +168,7 @@ MUTANTS = (
         "a-job-that-shrank-is-charged-on",
         "L5",
         "libs/muster/core/pods.py",
-        "phase = GONE if is_over(pod.phase) and pod.pod in job.leaving else pod.phase",
+        "phase = GONE if left and not kept else pod.phase",
         "phase = pod.phase",
     ),
 )

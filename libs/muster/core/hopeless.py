@@ -41,7 +41,7 @@ class Hopeless:
     def add(self, job: Job) -> None:
         """No node takes it."""
         kind = _kind(job)
-        if job.gang.pods == 1 and kind not in self._kinds:
+        if job.asks.pods == 1 and kind not in self._kinds:
             self._kinds[kind] = None
             self._new += self._heads[kind]
 
@@ -54,4 +54,4 @@ class Hopeless:
 
 
 def _kind(job: Job) -> Kind:
-    return job.gang.shape, job.spec.cluster_selector
+    return job.asks.shape, job.spec.cluster_selector

@@ -35,7 +35,7 @@ def prepare(state: CellState) -> Iterator[None]:
     _ = table.free, table.described
     yield
     cache = cache_of(table)
-    waiting = [state.jobs[found.first()[2]].gang for found in islice(state.pending.classes.values(), CLASSES_MAX)]
+    waiting = [state.jobs[found.first()[2]].asks for found in islice(state.pending.classes.values(), CLASSES_MAX)]
     orders: dict[int, Order] = {}
     for task in dict.fromkeys(task for gang in waiting for task in gang.minimum_tasks or gang.tasks):
         shape = cache.shape(task)
