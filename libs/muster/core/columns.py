@@ -8,7 +8,7 @@ otherwise: the same operations work on both, only slower. There are no floats.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -123,7 +123,7 @@ def _levels(nodes: Sequence[Node]) -> list[tuple[int, int]]:
     """Where the queues of each depth below the root begin and end."""
     depths = [node.depth for node in nodes]
     starts = [number for number in range(1, len(nodes)) if depths[number] != depths[number - 1]]
-    return list(zip(starts, [*starts[1:], len(nodes)], strict=True))
+    return list(pairwise([*starts, len(nodes)]))
 
 
 def _begins(nodes: Sequence[Node]) -> dict[str, int]:
