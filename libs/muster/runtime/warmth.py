@@ -17,7 +17,7 @@ from muster.core.state import CellState
 from muster.runtime.follower import Follower
 from muster.runtime.ports import Clock
 
-EVERY_S: Final = 1.0
+EVERY_S: Final = 0.25  # so that what is left to catch up with is a few milliseconds of work
 
 
 class Warmth:
