@@ -57,7 +57,7 @@ class Chaos:
             request_lost_chance=maybe(0.03),
             answer_lost_chance=maybe(0.05),
             stall_chance=maybe(0.003),
-            repeat_chance=maybe(1.0),
+            repeat_chance=maybe(0.5),
             repeating=("binder-1", "binder-2"),
             short_batch_chance=maybe(0.5),
         )

@@ -83,7 +83,7 @@ MUTANTS = (
         "libs/muster/core/pods.py",
         "if pod.epoch != job.epoch or not 0 <=",
         "if not 0 <=",
-        seeds=(1,),
+        seeds=(0, 2),
     ),
     Mutant(
         "quota-leaks",

@@ -230,11 +230,12 @@ class SimBus:
             asyncio.get_running_loop().call_later(server.delay_s(), _succeed, future, seq)
 
     def _repeat(self, log: StreamLog, write: Write) -> None:
-        """Perhaps the network has another copy of it, which comes later."""
+        """Perhaps the network has another copy of it, which comes later, when the server has forgotten its id."""
         server = self.server
         if server.hits(server.faults.repeat_chance):
             again_s = server.rng.uniform(0.0, server.faults.stall_s)
-            asyncio.get_running_loop().call_later(again_s, lambda: log.store(write, server.clock.now_ms()))
+            copy = Write(write.subject, write.data, write.headers)
+            asyncio.get_running_loop().call_later(again_s, lambda: log.store(copy, server.clock.now_ms()))
 
 
 class SimStream:
