@@ -57,6 +57,8 @@ class Chaos:
             request_lost_chance=maybe(0.03),
             answer_lost_chance=maybe(0.05),
             stall_chance=maybe(0.003),
+            repeat_chance=maybe(0.5),
+            repeating=("binder-1", "binder-2"),
             short_batch_chance=maybe(0.5),
         )
         self._kube.faults = KubeFaults(
@@ -67,7 +69,7 @@ class Chaos:
             throttled_chance=maybe(0.1),
             watch_cut_chance=maybe(0.05),
             admission_refused_chance=maybe(0.05),
-            vanish_chance=maybe(0.05),
+            vanish_chance=maybe(0.3),
             stuck_chance=STUCK_CHANCE if self._stuck else 0.0,
         )
 
@@ -107,7 +109,7 @@ class Chaos:
     def _evict(self) -> None:
         """Somebody deletes a few pods."""
         running = sorted(key for key, pod in self._kube.pods.items() if pod["status"]["phase"] == "Running")
-        for namespace, name in self._rng.sample(running, min(len(running), self._rng.randint(1, 3))):
+        for namespace, name in self._rng.sample(running, min(len(running), self._rng.randint(1, 6))):
             self._kube.delete_unasked(namespace, name)
 
     async def _strike_node(self) -> None:

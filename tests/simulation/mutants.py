@@ -58,6 +58,7 @@ MUTANTS = (
         "libs/muster/runtime/committer.py",
         "if await self._is_stored(expected_seq, data, conflict):",
         "if True:",
+        seeds=(15,),
     ),
     Mutant(
         "acknowledged-before-durable",
@@ -65,6 +66,7 @@ MUTANTS = (
         "libs/muster/runtime/inbox.py",
         "            except OutcomeUnknown:\n                if self",
         "            except OutcomeUnknown:\n                return 1\n                if self",
+        seeds=(19,),
     ),
     Mutant(
         "new-leader-starts-at-the-end-of-the-inbox",
@@ -81,6 +83,7 @@ MUTANTS = (
         "libs/muster/core/pods.py",
         "if pod.epoch != job.epoch or not 0 <=",
         "if not 0 <=",
+        seeds=(0, 2),
     ),
     Mutant(
         "quota-leaks",
@@ -103,6 +106,7 @@ MUTANTS = (
         "services/binder/muster_binder/cache.py",
         "return epochs is not None and any(earlier < epoch for earlier in epochs)",
         "return False",
+        seeds=(6,),
     ),
     Mutant(
         "unanswered-create-taken-for-failed",
@@ -110,6 +114,7 @@ MUTANTS = (
         "services/binder/muster_binder/review.py",
         "wait_s = self._settings.settle_s if tried else",
         "wait_s = 0.0 if tried else",
+        seeds=(1, 6),
     ),
     Mutant(
         "relay-without-compare-and-set",
@@ -117,6 +122,7 @@ MUTANTS = (
         "libs/muster/runtime/relay.py",
         "        expected_last_seq = self._stream_seq\n",
         "        expected_last_seq = (await self._events.info()).last_seq\n",
+        seeds=(32,),
     ),
     Mutant(
         "repeated-request-queued-again",
@@ -131,6 +137,7 @@ MUTANTS = (
         "libs/muster/core/plans.py",
         "        reason = _why_not(draft, fact, takings)\n",
         "        reason = None\n",
+        seeds=(5,),
     ),
     Mutant(
         "what-is-freed-is-free-for-all",
@@ -142,6 +149,7 @@ MUTANTS = (
             ("libs/muster/core/holds.py", "            self._overlay.release(*self._on_nodes[job_id])\n", ""),
             ("libs/muster/core/holds.py", "            self._overlay.charge(*self._on_nodes[job_id])\n", ""),
         ),
+        seeds=(1,),
     ),
     Mutant(
         "replicas-make-room-for-two",

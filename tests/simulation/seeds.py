@@ -25,7 +25,10 @@ FIRST_SEED = int(os.environ.get("FIRST_SEED") or 0)
 ONCE_FAILED = (
     8,  # two epochs' pods at once
     25,  # a follower that loaded while newer snapshots were written
+    11,  # room that was held was given away when a replica left a second time
+    18,  # room that was held was given away
     35,  # a success lost in a deletion
+    101,  # a create that came late, its sender had lost its partition for a moment
     152,  # a create that came late
 )
 

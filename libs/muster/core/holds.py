@@ -18,6 +18,7 @@ from muster.core.state import Hold
 
 Kept = tuple[tuple[TaskGroup, ...], tuple[GroupPlacement, ...]]  # stand-ins for the pods of the holder
 FindJob = Callable[[str], Job | None]
+Freed = dict[tuple[str, int, int], tuple[int, str]]  # (job, epoch, position) -> the last hold that it left for
 
 
 class _NodeShare:
@@ -41,7 +42,18 @@ class _NodeShare:
                     self.devices[device] = self.devices.get(device, 0) + sign * millis
 
 
-def kept_on_nodes(hold: Hold, find: FindJob) -> Kept:
+def freed_for(holds: dict[str, Hold]) -> Freed:
+    """For whom replicas leave. One that left, grew again and leaves again does so for the later hold."""
+    freed: Freed = {}
+    for hold in holds.values():
+        for job_id, epoch, positions in hold.shrinks:
+            for position in positions:
+                key, made = (job_id, epoch, position), (hold.expires_ms, hold.job)
+                freed[key] = max(made, freed.get(key, made))
+    return freed
+
+
+def kept_on_nodes(hold: Hold, find: FindJob, freed: Freed) -> Kept:
     """The part of the hold that no victim occupies any more, as stand-in pods for an overlay."""
     holder = find(hold.job)
     if holder is None:
@@ -49,7 +61,7 @@ def kept_on_nodes(hold: Hold, find: FindJob) -> Kept:
     shares: dict[int, _NodeShare] = {}
     for pod in layout.each_pod(holder.gang.tasks, hold.placement):
         shares.setdefault(pod.node, _NodeShare()).add(holder.gang.per_pod[pod.group], pod.devices, 1)
-    for victim, live in still_there(hold, find):
+    for victim, live in still_there(hold, find, freed):
         positions = dict.fromkeys(live)
         for pod in layout.each_pod(victim.gang.tasks, victim.placement):
             if pod.node in shares and pod.position in positions:
@@ -79,14 +91,14 @@ def _stand_ins(share: _NodeShare) -> list[tuple[Amounts, bytes]]:
     return [(resources.amounts(amounts), bytes(whole)), *stand_ins]
 
 
-def kept_of_quota(hold: Hold, find: FindJob, tree: QueueTree) -> dict[str, Usage]:
+def kept_of_quota(hold: Hold, find: FindJob, freed: Freed, tree: QueueTree) -> dict[str, Usage]:
     """By queue of the holder's path: what the holder will use beyond what its victims there still use."""
     holder = find(hold.job)
     if holder is None:
         return {}
     need = holder.gang.of_groups(hold.placement)
     kept = {queue.id: dict(need) for queue in tree.by_id[holder.queue].chain}
-    for victim, live in still_there(hold, find):
+    for victim, live in still_there(hold, find, freed):
         amounts = victim.gang.of_positions(live)
         for queue in tree.by_id[victim.queue].chain:
             if queue.id in kept:
@@ -96,7 +108,7 @@ def kept_of_quota(hold: Hold, find: FindJob, tree: QueueTree) -> dict[str, Usage
     return {queue: {r: amount for r, amount in usage.items() if amount > 0} for queue, usage in kept.items()}
 
 
-def still_there(hold: Hold, find: FindJob) -> list[tuple[Job, list[int]]]:
+def still_there(hold: Hold, find: FindJob, freed: Freed) -> list[tuple[Job, list[int]]]:
     """Jobs that make room for the holder, with the positions that were to go and are not over yet.
 
     What of a victim was asked to leave before makes room for somebody else, and is not counted twice.
@@ -111,7 +123,8 @@ def still_there(hold: Hold, find: FindJob) -> list[tuple[Job, list[int]]]:
     for job_id, epoch, positions in hold.shrinks:
         job = find(job_id)
         if job is not None and job.epoch == epoch and job.charged:
-            found.append((job, [p for p in positions if p in job.leaving]))
+            mine = [p for p in positions if freed[job_id, epoch, p] == (hold.expires_ms, hold.job)]
+            found.append((job, [p for p in mine if p in job.leaving]))
     return found
 
 
@@ -123,13 +136,14 @@ class Kepts:
         self._on_nodes: dict[str, Kept] = {}
         self._of_quota: dict[str, dict[str, Usage]] = {}  # job -> queue id -> held
         self.usage: dict[str, Usage] = {}  # queue id -> held, along the paths
+        freed = freed_for(holds)
         for job_id in sorted(holds):
             holder = find(job_id)
             if holder is None:
                 continue
-            kept = self._on_nodes[job_id] = kept_on_nodes(holds[job_id], find)
+            kept = self._on_nodes[job_id] = kept_on_nodes(holds[job_id], find, freed)
             overlay.charge(*kept)
-            quota = self._of_quota[job_id] = kept_of_quota(holds[job_id], find, tree)
+            quota = self._of_quota[job_id] = kept_of_quota(holds[job_id], find, freed, tree)
             self._count(quota, 1)
 
     def lift(self, job_id: str) -> None:

@@ -45,6 +45,8 @@ class Faults(Struct):
     answer_lost_chance: float = 0.0  # stored, no answer
     stall_chance: float = 0.0  # this message, and what follows it on the connection, is late by
     stall_s: float = 8.0
+    repeat_chance: float = 0.0  # a message without expectations, of a client in `repeating`, comes again within stall_s
+    repeating: tuple[str, ...] = ()
     short_batch_chance: float = 0.0  # a reader gets fewer messages at a time than there are
 
 
@@ -222,8 +224,18 @@ class SimBus:
             if not server.hits(server.faults.answer_lost_chance):
                 asyncio.get_running_loop().call_later(server.delay_s(), _fail, future, error)
             return
+        if isinstance(write, Write) and write.expects_nothing and self.client in server.faults.repeating:
+            self._repeat(log, write)
         if not server.hits(server.faults.answer_lost_chance):
             asyncio.get_running_loop().call_later(server.delay_s(), _succeed, future, seq)
+
+    def _repeat(self, log: StreamLog, write: Write) -> None:
+        """Perhaps the network has another copy of it, which comes later, when the server has forgotten its id."""
+        server = self.server
+        if server.hits(server.faults.repeat_chance):
+            again_s = server.rng.uniform(0.0, server.faults.stall_s)
+            copy = Write(write.subject, write.data, write.headers)
+            asyncio.get_running_loop().call_later(again_s, lambda: log.store(copy, server.clock.now_ms()))
 
 
 class SimStream:

@@ -34,6 +34,10 @@ class Write(Struct, frozen=True):
     expected_last_subject_seq: int | None = None
     message_id: str | None = None
 
+    @property
+    def expects_nothing(self) -> bool:
+        return self.expected_last_seq is None and self.expected_last_subject_seq is None
+
 
 @lru_cache(maxsize=4_096)
 def subject_matches(pattern: str, subject: str) -> bool:

@@ -66,6 +66,9 @@ class Performer:
 
     async def perform(self, op: Op) -> None:
         if not self._owner.owns(op.key.job, op.cluster):
+            if op.kind is Kind.CREATE and self._clock.monotonic() < op.not_before_s:
+                # Should it be ours again in a moment, nobody may take the pod for missing meanwhile (LOG-15).
+                raise kube.Transient(f"an earlier create of {op.name} may still arrive")
             self._reviewer.done(op)  # the new owner looks at everything itself
         elif op.kind is Kind.CREATE:
             await self._create(op)
