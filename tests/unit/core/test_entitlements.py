@@ -198,3 +198,13 @@ def test_a_thousand_alike_queues_are_shared_out_exactly():
     assert [result[f"l{i:03}"]["gpu"] for i in (0, 99, 100, 299)] == [334, 334, 333, 333]
     assert sum(amounts["gpu"] for amounts in result.values()) == 100_000
     assert {amounts["pods"] for amounts in result.values()} == {3, 4}
+
+
+def test_where_there_are_no_queues_nobody_is_entitled_to_anything():
+    nothing, _, _ = queue_tree(Queue(""))
+    engine = EntitlementEngine()
+    assert engine.entitlements(nothing, {}, (("cpu", 1000),)) == {}
+    assert engine.entitlements(nothing, {}, ()) == {}
+    tree, demand, _ = queue_tree(Queue("", children=[one("a", 1, 5)]))
+    assert engine.entitlements(tree, {}, ()) == {"q1": ()}
+    assert engine.entitlements(tree, demand, (("cpu", 3),)) == {"q1": (("cpu", 3),)}
