@@ -58,7 +58,7 @@ MUTANTS = (
         "libs/muster/runtime/committer.py",
         "if await self._is_stored(expected_seq, data, conflict):",
         "if True:",
-        seeds=(15,),
+        seeds=(39,),
     ),
     Mutant(
         "acknowledged-before-durable",
@@ -106,7 +106,7 @@ MUTANTS = (
         "services/binder/muster_binder/cache.py",
         "return epochs is not None and any(earlier < epoch for earlier in epochs)",
         "return False",
-        seeds=(6,),
+        seeds=(9,),
     ),
     Mutant(
         "unanswered-create-taken-for-failed",
@@ -114,7 +114,7 @@ MUTANTS = (
         "services/binder/muster_binder/review.py",
         "wait_s = self._settings.settle_s if tried else",
         "wait_s = 0.0 if tried else",
-        seeds=(1, 6),
+        seeds=(8,),
     ),
     Mutant(
         "relay-without-compare-and-set",
@@ -122,7 +122,7 @@ MUTANTS = (
         "libs/muster/runtime/relay.py",
         "        expected_last_seq = self._stream_seq\n",
         "        expected_last_seq = (await self._events.info()).last_seq\n",
-        seeds=(32,),
+        seeds=(1,),
     ),
     Mutant(
         "repeated-request-queued-again",
@@ -150,13 +150,6 @@ MUTANTS = (
             ("libs/muster/core/holds.py", "            self._overlay.charge(*self._on_nodes[job_id])\n", ""),
         ),
         seeds=(1,),
-    ),
-    Mutant(
-        "replicas-make-room-for-two",
-        "P5",
-        "libs/muster/core/holds.py",
-        "if not is_over(phase) and p not in job.leaving",
-        "if not is_over(phase)",
     ),
     Mutant(
         "victims-do-not-pause",

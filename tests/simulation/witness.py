@@ -62,6 +62,7 @@ class Witness:
                 if isinstance(transition, tr.JobPlaced):
                     self._placed(transition)
                 elif isinstance(transition, tr.CommandRefused) and transition.command == "SubmitJob":
+                    assert transition.subject not in self.state.jobs, f"LOG-11: {transition} although it was taken"
                     self.refused[transition.subject] = f"{transition.code} {transition.field} {transition.message}"
             self.truth.applied(tx)
             self.sightings.applied(self.state, tx)
