@@ -236,6 +236,7 @@ class CellMachine(RuleBasedStateMachine):
 
     @rule()
     def stopping_pods_go(self) -> None:
+        self.cell.settle()  # what waits in the inbox may make more of them stop
         facts = [
             c.PodFact(job.id, job.epoch, pod, int(PodPhase.GONE), job.attempt_of(pod))
             for job in self.state.jobs.values()

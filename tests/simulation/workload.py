@@ -52,12 +52,6 @@ class Workload:
         spec = msgspec.structs.replace(self._queue(path), limit=before.limit, lending_limit=before.lending_limit)
         return commands.UpsertQueue(path=path, spec=spec, request_id=f"change-{number}")
 
-    def drain(self, number: int, state: str) -> commands.AnyItem:
-        """The first leaf is drained, or opened again."""
-        path = self.leaves[0]
-        spec = msgspec.structs.replace(self._queues[path], state=state)
-        return commands.UpsertQueue(path=path, spec=spec, request_id=f"{state}-{number}")
-
     def _queue(self, path: str) -> QueueSpec:
         rng = self._rng
         inner = path in ("research", "research/vision")

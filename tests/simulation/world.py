@@ -34,7 +34,7 @@ from .witness import Witness
 
 CLUSTER = "sim-a"
 NODES = (3, 3, 4, 5)
-LASTING_CHANCE = 0.12  # that the cell is full for longer than a hold is kept
+LASTING_CHANCE = 0.2  # that the cell is full for longer than a hold is kept
 END_WITHIN_S = 2_400.0  # of virtual time after the faults have stopped
 
 
