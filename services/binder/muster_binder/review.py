@@ -14,7 +14,6 @@ to be done becomes an `Op`, what is to be told a fact.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -26,6 +25,7 @@ from muster.core.model import JobState, PodPhase
 from muster.core.state import CellState, Job
 from muster.runtime.ports import Clock
 from muster_binder.cache import PodCache
+from muster_binder.doing import Doing
 from muster_binder.facts import Outbox
 from muster_binder.manifest import Gang, Slot
 from muster_binder.metrics import BinderMetrics
@@ -83,8 +83,7 @@ class Reviewer:
         self._clock = clock
         self._settings = settings
         self._metrics = metrics
-        self._doing: dict[PodKey, Op] = {}  # one operation a pod at a time
-        self._open: dict[str, Counter[int]] = {}  # job -> epoch -> operations after which there may be a pod
+        self._doing = Doing()
         self._gangs: dict[str, Gang] = {}  # of jobs whose pods are being created
         self._due: list[tuple[int, str]] = []  # when to look at a job again: a heap
         self._due_jobs: set[str] = set()
@@ -236,9 +235,12 @@ class Reviewer:
 
     def done(self, op: Op) -> None:
         """The operation is over; another may begin for its pod."""
-        if self._doing.get(op.key) is op:
-            del self._doing[op.key]
-            self._close(op)
+        if self._doing.end(op):
+            # A job that was placed again waits for what may still come of before: the ledger gives up pods of a node
+            # that was removed without asking whether one is still on its way (LOG-15).
+            job = self._state().jobs.get(op.key.job)
+            if job is not None and op.key.epoch < job.epoch:
+                self._look_again(op.key.job, self._clock.now_ms())
         if op.kind is Kind.CREATE:
             gang = self._gangs.get(op.key.job)
             if gang is not None and gang.epoch == op.key.epoch:
@@ -265,8 +267,8 @@ class Reviewer:
             for pod in self._earlier_pods(job):
                 self.review_pod(pod)
             return  # `gone` comes back here
-        if any(epoch < job.epoch for epoch in self._open.get(job.spec.id, ())):
-            return  # `_close` comes back here
+        if self._doing.any_before(job.spec.id, job.epoch):
+            return  # `done` comes back here
         gang: Gang | None = None
         for position, phase in enumerate(job.phases):
             if phase >= SUCCEEDED:
@@ -285,21 +287,6 @@ class Reviewer:
                 continue
             wait_s = self._owner.fence_s(job.spec.id) if phase == PLACED else 0.0
             self._start(Op(Kind.CONFIRM, key, slot.cluster, job.spec.namespace, slot.name), wait_s)
-
-    def _close(self, op: Op) -> None:
-        """Nothing more comes of the operation. A job that was placed again waits for the last one of before: the ledger
-        gives up pods of a node that was removed without asking whether one is still on its way (LOG-15)."""
-        epochs = self._open.get(op.key.job)
-        if epochs is None or op.kind is Kind.DELETE:
-            return
-        epochs[op.key.epoch] -= 1
-        if not epochs[op.key.epoch]:
-            del epochs[op.key.epoch]
-        if not epochs:
-            del self._open[op.key.job]
-        job = self._state().jobs.get(op.key.job)
-        if job is not None and op.key.epoch < job.epoch:
-            self._look_again(op.key.job, self._clock.now_ms())
 
     def _earlier_pods(self, job: Job) -> list[Observed]:
         """Pods of placements before the current one: no two epochs of a job have pods at the same time (LOG-15)."""
@@ -376,10 +363,7 @@ class Reviewer:
             self._start(op, 0.0)
 
     def _start(self, op: Op, delay_s: float) -> None:
-        if op.key not in self._doing:
-            self._doing[op.key] = op
-            if op.kind is not Kind.DELETE:
-                self._open.setdefault(op.key.job, Counter())[op.key.epoch] += 1
+        if self._doing.begin(op):
             self._submit(op, delay_s)
 
     def _known_phase(self, job: Job, key: PodKey) -> int:
