@@ -11,6 +11,7 @@ import gc
 import importlib
 import os
 import sys
+import traceback
 from typing import Final
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as services run
@@ -50,15 +51,22 @@ def main() -> int:
     if harness.warning():
         print(f"WARNING: {harness.warning()}")
     results: list[harness.Result] = []
+    failed: list[str] = []
     for name in arguments.names or BENCHES:
         print(f"{name} (load {harness.load():.2f}) ...", file=sys.stderr, flush=True)
         with profiled(f"{name}, this process", on=arguments.profile):
-            results += importlib.import_module(f"loadtest.bench_{name}").main(runs)
+            try:
+                results += importlib.import_module(f"loadtest.bench_{name}").main(runs)
+            except Exception:  # what the others have measured is not lost with it
+                traceback.print_exc()
+                failed.append(name)
         gc.collect()
     print(harness.table(results))
     missed = [result.name for result in results if not result.met]
     print(f"missed: {', '.join(missed)}" if missed else "every target met")
-    return 0
+    if failed:
+        print(f"failed: {', '.join(failed)}")
+    return int(bool(failed))
 
 
 if __name__ == "__main__":
