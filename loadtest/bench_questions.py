@@ -27,13 +27,14 @@ from muster.core import snapshot
 from muster.core import transitions as tr
 from muster.core.apply import apply, apply_transaction
 from muster.core.decide import decide, leader_elected, transaction
+from muster.core.demand import demand, startable
 from muster.core.entitlements import EntitlementEngine, entitlements
 from muster.core.errors import Rejected
 from muster.core.explain import explain
 from muster.core.model import GroupPlacement, InboxPosition, JobSpec, NodeSpec, PodPhase, QueueSpec, TaskGroup
 from muster.core.prepare import prepare, rehearse
 from muster.core.queue_changes import plan
-from muster.core.standing import demand, standings, startable
+from muster.core.standing import standings
 from muster.core.state import CellState
 from muster.core.whatif import forecast_job, forecast_queues
 from muster.wire import explanations, forecasts

@@ -11,13 +11,13 @@ import pytest
 
 from muster.core import commands as c
 from muster.core import snapshot
+from muster.core.demand import demand, startable
 from muster.core.entitlements import entitlements
 from muster.core.explain import explain
 from muster.core.jobs import Job, is_over
 from muster.core.model import EVERY_INDEX, Allowance, JobSpec, JobState, NodeSpec, PodPhase, QueueSpec, TaskGroup
 from muster.core.preemption import plan_preemption
 from muster.core.replay import replay
-from muster.core.standing import demand, startable
 from muster.core.state import CellState
 from muster.sim.cell import Cell, items_from
 from muster.wire import codec

@@ -20,6 +20,7 @@ from tests.unit.core.preempting import Around, planned
 from muster.core import commands as c
 from muster.core import invariants, snapshot
 from muster.core.apply import apply_transaction
+from muster.core.demand import demand, startable
 from muster.core.entitlements import entitlements
 from muster.core.jobs import Job
 from muster.core.model import EVERY_INDEX, Amounts
@@ -28,7 +29,6 @@ from muster.core.potential import ByPriority, add, staying
 from muster.core.preemption import Planner, member_of, place
 from muster.core.preemption_rules import Outlook, Taking
 from muster.core.prospect import prospect
-from muster.core.standing import demand, startable
 from muster.core.state import CellState
 from muster.wire import codec
 

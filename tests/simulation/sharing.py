@@ -26,11 +26,11 @@ from muster.core import commands as c
 from muster.core import decide
 from muster.core import transitions as tr
 from muster.core.apply import apply_transaction
+from muster.core.demand import demand, startable
 from muster.core.entitlements import EntitlementEngine
 from muster.core.model import InboxPosition, JobSpec, NodeSpec, QueueSpec, TaskGroup
 from muster.core.preemption import Planner
 from muster.core.state import CellState
-from muster_fair_share.demand import DemandIndex
 
 GPU = "nvidia.com/gpu"
 GIB = 1 << 30
@@ -98,7 +98,6 @@ class Sharing:
         self._numbers = 0
         self._inbox_seq = 0
         self._ticks = 0
-        self._demand = DemandIndex()
         self._engine = EntitlementEngine()
         requests = (("cpu", 8000), ("memory", 64 * GIB), (GPU, ONE))
         self._tasks = (TaskGroup("main", 1, 1, requests),)
@@ -159,8 +158,6 @@ class Sharing:
         with self.counts.timed("apply"):
             if not apply_transaction(self.state, tx, self.state.ledger_seq + 1):
                 raise AssertionError(f"transaction {tx.header.id} is void")
-        with self.counts.timed("fair-share"):
-            self._demand.follow(self.state, tx.transitions)
         with self.counts.timed("around"):
             self.counts.transactions += 1
             for transition in tx.transitions:
@@ -232,7 +229,7 @@ class Sharing:
     def _fair_share(self) -> None:
         state = self.state
         with self.counts.timed("fair-share"):
-            flows = self._demand.flows(state)
+            flows = startable(state, state.queues, demand(state))
             computed = self._engine.entitlements(state.queues, flows, state.nodes.capacity())
             known = state.entitled
             changed = [(queue, e) for queue, e in computed.items() if known.get(queue, ()) != e]

@@ -30,6 +30,7 @@ class Queue:
     """One queue and what is derived from its place in the tree."""
 
     __slots__ = (
+        "_demand",
         "chain",
         "children",
         "fifo",
@@ -68,6 +69,7 @@ class Queue:
         self.placed: dict[int, int] = {}  # priority -> how many of these may be preempted (rule P2)
         self.flows: dict[tuple[str, ...], Usage] = {}  # what live jobs submitted here (leaf) ask for at their maximum,
         # by the set of resources they ask for (rule F3)
+        self._demand: tuple[Amounts, ...] | None = None  # the same, as `demand` gives it
         self.members: Members | None = Members() if are_kept(spec) else None
         self.tracked: tuple[Queue, ...] = ()  # the queues of the chain that keep their members
         self.history: History | None = None  # of charged usage, where past usage counts (rule F4)
@@ -120,6 +122,13 @@ class Queue:
         resources.count(asked, amounts, times)
         if not asked:
             del self.flows[flow]
+        self._demand = None
+
+    def demand(self) -> tuple[Amounts, ...]:
+        """What live jobs submitted here ask for, by the set of resources; the same object until that changes."""
+        if self._demand is None:
+            self._demand = tuple(resources.amounts(asked) for _, asked in sorted(self.flows.items()))
+        return self._demand
 
     def states(self) -> str:
         """For people: the queues of the path that are not open."""

@@ -1,4 +1,4 @@
-"""Where every queue stands: what it waits for, borrows and lends, and what its jobs ask for in all.
+"""Where every queue stands: what it waits for, borrows and lends.
 
 Worked out from the indexes of the state (pending classes, usage along the paths), so a walk costs queues and classes,
 not jobs. Called by readers: the API's queue lists and shares, explanations, and what-if questions.
@@ -19,7 +19,6 @@ from muster.core.state import CellState
 from muster.core.timers import Due
 
 Totals = dict[str, int]
-Flows = dict[str, tuple[Amounts, ...]]  # leaf queue id -> demand, one entry for each set of resources (rule F3)
 
 
 class Standing(Struct, frozen=True):
@@ -115,26 +114,3 @@ def _pending(state: CellState) -> Iterator[tuple[str, Gang, int]]:
         job = state.jobs.get(job_id) if what == Due.BACKOFF_OVER else None
         if job is not None and job.epoch == epoch and job.state is JobState.QUEUED and not state.is_pending(job):
             yield job.queue, job.asks, 1
-
-
-# --- demand ---------------------------------------------------------------------------------------------------------
-
-
-def demand(state: CellState) -> Flows:
-    """What each leaf asks for: pending and running requests, elastic jobs at their maximum (rule F1)."""
-    return {
-        queue.id: tuple(resources.amounts(asked) for _, asked in sorted(queue.flows.items()))
-        for queue in state.queues.subtree()
-        if queue.flows
-    }
-
-
-def startable(state: CellState, tree: QueueTree, flows: Flows) -> Flows:
-    """The demand with the queues of `tree` that start nothing asking only for what they use (rule F1)."""
-    found = dict(flows)
-    for queue in tree.subtree():
-        if not queue.starts_jobs:
-            known = state.queues.by_id.get(queue.id)
-            used = resources.amounts(known.usage) if known is not None and not queue.children else ()
-            found[queue.id] = (used,) if used else ()
-    return {leaf: asked for leaf, asked in found.items() if asked}

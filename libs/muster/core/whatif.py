@@ -19,6 +19,7 @@ from muster.core import commands, layout
 from muster.core import transitions as tr
 from muster.core.borrowing import Borrowing, Newly
 from muster.core.decide import decide
+from muster.core.demand import Flows, demand, startable
 from muster.core.draft import Draft
 from muster.core.entitlements import EntitlementEngine
 from muster.core.errors import Code, Rejected
@@ -29,7 +30,6 @@ from muster.core.model import Amounts, GroupPlacement, JobSpec
 from muster.core.preemption import Plan, Planner
 from muster.core.queue_changes import Difference, change_queues, differences
 from muster.core.queues import QueueTree
-from muster.core.standing import Flows, demand, startable
 from muster.core.state import CellState
 
 WORK_MAX: Final = 300  # work units of the decision that is asked for

@@ -1,6 +1,6 @@
 """fair-share: tells the cell how much each queue is entitled to.
 
-    ledger -> follower -> DemandIndex -> core entitlements -> what differs from the state -> inbox
+    ledger -> follower -> demand -> entitlements -> what differs from the state -> inbox
 
 It follows the ledger like every reader, computes entitlements whenever something they depend on may have changed, and
 writes only the values that changed, at most once an interval. One replica does this, by lease; being late, doubled or
@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from muster.core import transitions as tr
 from muster.core.commands import Entitlement, EntitlementsComputed
+from muster.core.demand import demand, startable
 from muster.core.entitlements import EntitlementEngine
 from muster.core.model import Amounts, InboxPosition
 from muster.core.state import FIRST_POSITION, CellState
@@ -24,7 +25,6 @@ from muster.runtime.inbox import InboxWriter
 from muster.runtime.lease import Lease
 from muster.runtime.leased import work_while_held
 from muster.runtime.ports import Clock
-from muster_fair_share.demand import DemandIndex
 
 COMPUTE_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1)
 # What entitlements depend on: the tree, the capacity, the demand (of a stopped queue: what it still uses).
@@ -79,7 +79,6 @@ class FairShare:
         self._clock = clock
         self._interval_s = interval_s
         self._metrics = metrics
-        self._demand = DemandIndex()
         self._engine = EntitlementEngine()
         self._changed = asyncio.Event()
         self._written: dict[str, Amounts] = {}  # in the inbox, not yet decided
@@ -121,16 +120,23 @@ class FairShare:
         """Entitlements that differ from what the state has, or will have once it consumed what was written."""
         if state.position > self._written_at:
             self._written.clear()
-        computed = self._engine.entitlements(state.queues, self._demand.flows(state), state.nodes.capacity())
+        computed = self._engine.entitlements(
+            state.queues, startable(state, state.queues, demand(state)), state.nodes.capacity()
+        )
         known = {**state.entitled, **self._written}
         # Also that a queue is entitled to nothing: as long as nothing is published, nobody reclaims from it (F2).
         return {queue: amounts for queue, amounts in computed.items() if known.get(queue) != amounts}
 
     def _applied(self, tx: tr.Transaction, _ledger_seq: int) -> None:
-        self._demand.follow(self._follower.state, tx.transitions)
-        if not RELEVANT.isdisjoint(map(type, tx.transitions)):
+        state = self._follower.state
+        if not RELEVANT.isdisjoint(map(type, tx.transitions)) or any(_asks_less(state, t) for t in tx.transitions):
             self._changed.set()
 
-    def _reloaded(self, state: CellState) -> None:
-        self._demand.load(state)
+    def _reloaded(self, _state: CellState) -> None:
         self._changed.set()
+
+
+def _asks_less(state: CellState, transition: tr.Transition) -> bool:
+    """Whether pods were over of an array job, or in a queue that starts nothing: they are asked for no more."""
+    job = state.jobs.get(transition.job) if isinstance(transition, tr.PodsChanged) else None
+    return job is not None and bool(job.spec.completion or not state.queues.get(job.queue).starts_jobs)

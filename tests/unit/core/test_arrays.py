@@ -9,9 +9,9 @@ from tests.unit.core.test_turns import entitle
 from muster.core import commands as c
 from muster.core import layout, snapshot
 from muster.core import transitions as tr
+from muster.core.demand import demand
 from muster.core.explain import explain
 from muster.core.model import EVERY_INDEX, JobState, PodPhase, Reason, TaskGroup
-from muster.core.standing import demand
 from muster.wire import codec
 
 SUCCEEDED, GONE = int(PodPhase.SUCCEEDED), int(PodPhase.GONE)

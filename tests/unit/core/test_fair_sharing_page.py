@@ -14,10 +14,10 @@ from muster.client import queuefile
 from muster.client.durations import parse_duration_ms
 from muster.core import commands as c
 from muster.core import resources
+from muster.core.demand import demand, startable
 from muster.core.entitlements import entitlements
 from muster.core.jobs import is_over
 from muster.core.queue_changes import plan
-from muster.core.standing import demand, startable
 from muster.wire import queues as wire
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "fair-sharing.md"

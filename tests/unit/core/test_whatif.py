@@ -6,10 +6,11 @@ import pytest
 
 from muster.core import commands as c
 from muster.core import snapshot
+from muster.core.demand import demand, startable
 from muster.core.errors import Rejected
 from muster.core.model import QueueSpec
 from muster.core.queue_changes import plan
-from muster.core.standing import demand, standings, startable
+from muster.core.standing import standings
 from muster.core.whatif import forecast_job, forecast_queues
 from muster.wire import codec
 

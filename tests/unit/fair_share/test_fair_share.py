@@ -1,9 +1,11 @@
 """Entitlements follow weights, demand and capacity; only changes are published, by one replica at a time."""
 
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 from tests.unit.live_cell import CELL, id_of, job, nodes, queue, simulate
 
-from muster.core.commands import CancelJob, EntitlementsComputed
+from muster.core.commands import CancelJob, EntitlementsComputed, PodFact, PodsObserved, SubmitJob
+from muster.core.model import EVERY_INDEX, PodPhase
 from muster.runtime.lease import TTL_S, Lease
 from muster_fair_share.service import FairShare, FairShareMetrics
 
@@ -56,6 +58,23 @@ def test_what_one_queue_does_not_ask_for_goes_to_the_other():
         left = sum(1 for j in cell.state.jobs.values() if j.spec.queue == "b" and j.live) * 1000
         assert left < 6000
         await cell.until(lambda: entitled_cpu(cell) == {"a": 8000 - left, "b": left})
+
+    simulate(test)
+
+
+def test_an_index_that_succeeded_is_asked_for_no_more():
+    """Nothing else happens then: no job comes or ends."""
+
+    async def test(cell):
+        await cell.write(queue("a"), queue("b"), nodes(2))
+        array = replace(job("array", "a", replicas=4, minimum=1).spec, completion=EVERY_INDEX)
+        await cell.write(SubmitJob(array), *(job(f"b-{i}", "b") for i in range(3)))
+        await start(cell, "f-1")
+        await cell.until(lambda: entitled_cpu(cell) == {"a": 4000, "b": 3000})
+        await cell.until(lambda: cell.state.jobs[array.id].charged and not cell.state.jobs[array.id].unplaced)
+        await cell.clock.sleep(4 * INTERVAL_S)  # all that was set off by this is over
+        await cell.write(PodsObserved("main", (PodFact(array.id, 1, 0, PodPhase.SUCCEEDED),)))
+        await cell.until(lambda: entitled_cpu(cell) == {"a": 3000, "b": 3000})
 
     simulate(test)
 

@@ -1,10 +1,10 @@
-"""Demand (rule F1) kept up to date from transitions is what a walk over all jobs would give."""
+"""Demand (rule F1) as queues keep it is what a walk over all jobs would give."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from muster.core import apply, resources
+from muster.core import apply, demand, resources, snapshot
 from muster.core import transitions as tr
 from muster.core.model import (
     EVERY_INDEX,
@@ -18,7 +18,6 @@ from muster.core.model import (
     TaskGroup,
 )
 from muster.core.state import CellState
-from muster_fair_share.demand import DemandIndex
 
 QUEUES = ("q1", "q2", "q3")
 
@@ -37,85 +36,90 @@ def queued(job, queue="q1", cpu=1000, replicas=2, *, minimum=1, gpu=0):
     return tr.JobQueued(spec, queue, InboxPosition(1, 0))
 
 
-def follow(index, state, *transitions):
+def follow(state, *transitions):
     for transition in transitions:
         apply.apply(state, transition)
-    index.follow(state, transitions)
+
+
+def flows(state):
+    return demand.startable(state, state.queues, demand.demand(state))
+
+
+def loaded(state):
+    return snapshot.load(snapshot.dump(state))
 
 
 def test_elastic_jobs_count_at_their_maximum_and_leave_when_they_end():
-    state, index = cell(), DemandIndex()
-    follow(index, state, queued("a"), queued("b", "q2", cpu=500))
-    assert index.flows(state) == {
+    state = cell()
+    follow(state, queued("a"), queued("b", "q2", cpu=500))
+    assert flows(state) == {
         "q1": ((("cpu", 2000), ("pods", 2)),),
         "q2": ((("cpu", 1000), ("pods", 2)),),
     }
-    follow(index, state, tr.JobCancelled("a", "CancelledByUser"))
-    assert index.flows(state) == {"q2": ((("cpu", 1000), ("pods", 2)),)}
+    follow(state, tr.JobCancelled("a", "CancelledByUser"))
+    assert flows(state) == {"q2": ((("cpu", 1000), ("pods", 2)),)}
 
 
 def test_a_job_that_comes_ends_and_is_forgotten_in_one_transaction_leaves_nothing():
-    state, index = cell(), DemandIndex()
-    follow(index, state, queued("a"), tr.JobCancelled("a", "CancelledByUser"), tr.JobForgotten("a"))
-    assert index.flows(state) == {}
+    state = cell()
+    follow(state, queued("a"), tr.JobCancelled("a", "CancelledByUser"), tr.JobForgotten("a"))
+    assert flows(state) == {}
 
 
 def test_a_stopped_queue_asks_only_for_what_it_has():
-    state, index = cell(), DemandIndex()
+    state = cell()
     node = NodeSpec("main", "n-1", (("cpu", 8000), ("pods", 10)))
-    follow(index, state, tr.NodeUpserted(0, node), queued("a"), queued("b"))
-    follow(index, state, tr.QueueUpserted(QueueSpec("q1", "name-q1", "", 2, state="STOPPED")))
-    assert index.flows(state) == {}
-    follow(index, state, tr.JobPlaced("a", 1, (GroupPlacement(0, ((0, 2),)),)))
-    assert index.flows(state) == {"q1": ((("cpu", 2000), ("pods", 2)),)}
-    follow(index, state, tr.PodsChanged("a", 1, (PodChange(1, PodPhase.SUCCEEDED),)))
-    assert index.flows(state) == {"q1": ((("cpu", 1000), ("pods", 1)),)}
+    follow(state, tr.NodeUpserted(0, node), queued("a"), queued("b"))
+    follow(state, tr.QueueUpserted(QueueSpec("q1", "name-q1", "", 2, state="STOPPED")))
+    assert flows(state) == {}
+    follow(state, tr.JobPlaced("a", 1, (GroupPlacement(0, ((0, 2),)),)))
+    assert flows(state) == {"q1": ((("cpu", 2000), ("pods", 2)),)}
+    follow(state, tr.PodsChanged("a", 1, (PodChange(1, PodPhase.SUCCEEDED),)))
+    assert flows(state) == {"q1": ((("cpu", 1000), ("pods", 1)),)}
 
 
 def test_an_array_job_asks_for_what_has_not_succeeded_and_may_run_at_once():
-    state, index = cell(), DemandIndex()
+    state = cell()
     spec = replace(queued("a", replicas=4).spec, completion=EVERY_INDEX, max_parallel=3)
-    follow(index, state, tr.NodeUpserted(0, NodeSpec("main", "n-1", (("cpu", 8000), ("pods", 10)))))
-    follow(index, state, tr.JobQueued(spec, "q1", InboxPosition(1, 0)))
-    assert index.flows(state) == {"q1": ((("cpu", 3000), ("pods", 3)),)}
-    follow(index, state, tr.JobPlaced("a", 1, (GroupPlacement(0, ((0, 3),)),)))
+    follow(state, tr.NodeUpserted(0, NodeSpec("main", "n-1", (("cpu", 8000), ("pods", 10)))))
+    follow(state, tr.JobQueued(spec, "q1", InboxPosition(1, 0)))
+    assert flows(state) == {"q1": ((("cpu", 3000), ("pods", 3)),)}
+    follow(state, tr.JobPlaced("a", 1, (GroupPlacement(0, ((0, 3),)),)))
     seen = []
     for pod in range(3):
-        follow(index, state, tr.PodsChanged("a", 1, (PodChange(pod, PodPhase.SUCCEEDED),)))
-        seen.append(dict(index.flows(state)["q1"][0])["cpu"])
-        fresh = DemandIndex()
-        fresh.load(state)
-        assert fresh.flows(state) == index.flows(state)
+        follow(state, tr.PodsChanged("a", 1, (PodChange(pod, PodPhase.SUCCEEDED),)))
+        seen.append(dict(flows(state)["q1"][0])["cpu"])
+        assert flows(loaded(state)) == flows(state)
     assert seen == [3000, 2000, 1000]
 
 
 def test_jobs_that_ask_for_other_resources_are_another_flow():  # rule F3
-    state, index = cell(), DemandIndex()
-    follow(index, state, queued("a"), queued("b", gpu=1000), queued("c", cpu=10))
-    with_gpu, cpu_only = index.flows(state)["q1"]
+    state = cell()
+    follow(state, queued("a"), queued("b", gpu=1000), queued("c", cpu=10))
+    with_gpu, cpu_only = flows(state)["q1"]
     assert cpu_only == (("cpu", 2020), ("pods", 4))
     assert with_gpu == (("cpu", 2000), ("nvidia.com/gpu", 2000), ("pods", 2))
 
 
 def test_a_leaf_in_which_nothing_changed_gives_the_same_object():
-    state, index = cell(), DemandIndex()
-    follow(index, state, queued("a"), queued("b", "q2"))
-    before = index.flows(state)
-    follow(index, state, queued("c", "q2"))
-    after = index.flows(state)
+    state = cell()
+    follow(state, queued("a"), queued("b", "q2"))
+    before = flows(state)
+    follow(state, queued("c", "q2"))
+    after = flows(state)
     assert after["q1"] is before["q1"]
     assert after["q2"] != before["q2"]
 
 
 def test_demand_of_a_moved_queue_moves_with_it():
-    state, index = cell(), DemandIndex()
-    follow(index, state, queued("a"), tr.QueueUpserted(QueueSpec("q1", "name-q1", "q3", 2)))
-    assert index.flows(state) == {"q1": ((("cpu", 2000), ("pods", 2)),)}
+    state = cell()
+    follow(state, queued("a"), tr.QueueUpserted(QueueSpec("q1", "name-q1", "q3", 2)))
+    assert flows(state) == {"q1": ((("cpu", 2000), ("pods", 2)),)}
 
 
 @given(st.lists(st.tuples(st.sampled_from(QUEUES), st.integers(1, 3), st.booleans()), max_size=12), st.randoms())
-def test_the_index_equals_a_walk_over_all_jobs(jobs, rng):
-    state, index = cell(), DemandIndex()
+def test_demand_equals_a_walk_over_all_jobs(jobs, rng):
+    state = cell()
     steps = []
     for number, (queue, replicas, ends) in enumerate(jobs):
         steps.append(queued(f"{number}", queue, 100 * number + 1, replicas, gpu=number % 2))
@@ -123,7 +127,7 @@ def test_the_index_equals_a_walk_over_all_jobs(jobs, rng):
             steps.insert(
                 rng.randrange(steps.index(steps[-1]) + 1, len(steps) + 1), tr.JobFailed(f"{number}", "PodFailed")
             )
-    follow(index, state, *steps)
+    follow(state, *steps)
     walked = {}
     for job in state.jobs.values():
         if job.live:
@@ -131,7 +135,5 @@ def test_the_index_equals_a_walk_over_all_jobs(jobs, rng):
             kind = tuple(resource for resource, _ in job.gang.full)
             kinds[kind] = resources.add(kinds.get(kind, ()), job.gang.full)
     expected = {queue: tuple(amounts for _, amounts in sorted(kinds.items())) for queue, kinds in walked.items()}
-    assert index.flows(state) == expected
-    fresh = DemandIndex()
-    fresh.load(state)
-    assert fresh.flows(state) == expected
+    assert flows(state) == expected
+    assert flows(loaded(state)) == expected
