@@ -10,7 +10,7 @@ from collections import Counter
 
 from muster.core import transitions as tr
 from muster.core.asks import opened_by
-from muster.core.jobs import Job, is_over
+from muster.core.jobs import Job
 from muster.core.members import Members
 from muster.core.model import Amounts, JobSpec
 from muster.core.queues import Queue
@@ -64,7 +64,7 @@ def _recount(state: CellState, stale: list[Queue]) -> None:
     for job in state.jobs.values():
         if job.queue in concerned and job.live:
             spec = job.spec
-            key = (job.queue, spec.namespace, spec.submitter, job.charged, _held(job))
+            key = (job.queue, spec.namespace, spec.submitter, job.charged, job.held() if job.charged else ())
             alike[key] += 1
             of[key] = spec
     for key, many in alike.items():
@@ -78,14 +78,7 @@ def count_member(state: CellState, job: Job) -> None:
     """All that a job is and has, for those who share its queue."""
     for queue in state.queues.get(job.queue).tracked:
         if queue.members is not None:
-            queue.members.count(job.spec, int(not job.charged), int(job.charged), _held(job))
-
-
-def _held(job: Job) -> Amounts:
-    """What its pods hold now."""
-    if not job.charged:
-        return ()
-    return job.gang.of_positions([position for position, phase in enumerate(job.phases) if not is_over(phase)])
+            queue.members.count(job.spec, int(not job.charged), int(job.charged), job.held() if job.charged else ())
 
 
 def queue_removed(state: CellState, t: tr.QueueRemoved) -> None:

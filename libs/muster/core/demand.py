@@ -8,7 +8,6 @@ and so do what-if questions, so they cannot differ.
 from __future__ import annotations
 
 from muster.core import resources
-from muster.core.jobs import is_over
 from muster.core.model import Amounts
 from muster.core.queues import Queue, QueueTree
 from muster.core.state import CellState
@@ -40,7 +39,7 @@ def _held(state: CellState, leaf: Queue) -> tuple[Amounts, ...]:
     flows: dict[tuple[str, ...], dict[str, int]] = {}
     for job_id in dict.fromkeys((*leaf.running, *leaving)):
         job = state.jobs[job_id]
-        amounts = job.gang.of_positions([position for position, phase in enumerate(job.phases) if not is_over(phase)])
+        amounts = job.held()
         if amounts:
             resources.count(flows.setdefault(tuple([resource for resource, _ in amounts]), {}), amounts, 1)
     return tuple(resources.amounts(held) for _, held in sorted(flows.items()))

@@ -16,7 +16,7 @@ from msgspec import Struct
 from muster.core import layout, resources
 from muster.core.draft import Draft
 from muster.core.errors import Code, Rejected
-from muster.core.jobs import RUNNING_STATES, Job, is_over
+from muster.core.jobs import RUNNING_STATES, Job
 from muster.core.lost_work import unsaved_ms, work_since_ms
 from muster.core.model import Amounts, JobState, PodPhase, Reason
 from muster.core.order import protected
@@ -160,7 +160,7 @@ def _story(job: Job, now_ms: int) -> str:
     if job.charged:
         runs = [(node, count) for group in job.placement for node, count in group.runs]
         if job.spec.completion:  # where indices that are done were is of no interest
-            live = [position for position, phase in enumerate(job.phases) if not is_over(phase)]
+            live = job.holding()
             runs = [(node, count) for _, node, count, _ in layout.select(job.gang.tasks, job.placement, live)]
         placed, nodes = sum(count for _, count in runs), len({node for node, _ in runs})
         where = f"{placed} pods on {nodes} nodes"

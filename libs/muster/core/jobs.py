@@ -97,6 +97,14 @@ class Job(Struct, gc=False):
         """Which run of the pod this is within the epoch (LOG-15)."""
         return self.regrown.get(position, 0)
 
+    def holding(self) -> list[int]:
+        """Positions that are not over: they hold quota and nodes while the job is charged (rule L5)."""
+        return [position for position, phase in enumerate(self.phases) if phase < OVER]
+
+    def held(self) -> Amounts:
+        """What those hold."""
+        return self.gang.of_positions(self.holding())
+
     def vacant(self) -> list[int]:
         """Positions that growth may use, ascending. Of a job that is placed and not stopping."""
         if not self.unplaced:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from muster.core.jobs import Job, is_over
+from muster.core.jobs import Job
 from muster.core.members import Key, Member, keys_of
 from muster.core.model import Amounts, GroupPlacement, JobState
 from muster.core.overlay import Overlay
@@ -123,7 +123,7 @@ def prospect(
 def leaving_positions(job: Job) -> list[int]:
     """Pods that were asked to leave and are still there."""
     if job.state is JobState.STOPPING:
-        return [position for position, phase in enumerate(job.phases) if not is_over(phase)]
+        return job.holding()
     return list(job.leaving)
 
 

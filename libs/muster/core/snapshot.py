@@ -18,7 +18,7 @@ from msgspec.structs import force_setattr, replace
 
 from muster.core import layout
 from muster.core.gangs import Gang
-from muster.core.jobs import RUNNING_STATES, Job, is_over, may_grow
+from muster.core.jobs import RUNNING_STATES, Job, may_grow
 from muster.core.model import (
     JobState,
 )
@@ -318,7 +318,7 @@ def _charge(state: CellState, job: Job) -> None:
     for group in job.placement:
         for node, _ in group.runs:
             state.node_jobs.setdefault(node, {})[job.spec.id] = None
-    live = [position for position, phase in enumerate(job.phases) if not is_over(phase)]
+    live = job.holding()
     if len(live) == gang.pods:
         state.nodes.charge_placement(gang.tasks, job.placement)
     else:

@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 import pytest
+from tests.unit.core.preempting import Around
 
 from muster.core import commands as c
 from muster.core import transitions as tr
@@ -93,3 +94,9 @@ class World:
 @pytest.fixture
 def world() -> World:
     return World()
+
+
+@pytest.fixture
+def around(world: World) -> Around:
+    """What preemption needs around the world's cell."""
+    return Around(world.cell)

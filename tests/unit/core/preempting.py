@@ -118,3 +118,12 @@ def planned(planner: Planner, job: str, request: int) -> c.PreemptionPlanned:
         return c.PreemptionPlanned(job, request, again_at_ms=answer.again_at_ms, reason=answer.reason)
     plan = answer.plan
     return c.PreemptionPlanned(job, request, plan.victims, plan.placement, shrinks=plan.shrinks)
+
+
+def many(world: Any, prefix: str, count: int, queue: str, **more: Any) -> None:
+    """So many equal jobs."""
+    world.cell.send(*[c.SubmitJob(world.spec(f"{prefix}-{n}", queue=queue, **more)) for n in range(count)])
+
+
+def cpu(amount: int) -> Amounts:
+    return (("cpu", amount),)

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.core.preempting import Around
+from tests.unit.core.preempting import cpu
 
 from muster.core import commands as c
 from muster.core.explain import explain
 from muster.core.jobs import RUNNING_STATES
-
-
-@pytest.fixture
-def around(world):
-    return Around(world.cell)
-
-
-def cpu(amount):
-    return (("cpu", amount),)
 
 
 def many(world, prefix, count, queue, **more):

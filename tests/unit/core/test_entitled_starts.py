@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-from tests.unit.core.preempting import Around
+from tests.unit.core.preempting import cpu, many
 
 from muster.core import commands as c
 from muster.core.model import JobState
 from muster.core.preemption import Planner
 
 GPU = "nvidia.com/gpu"
-
-
-@pytest.fixture
-def around(world):
-    world.around = Around(world.cell)
-    return world.around
-
-
-def many(world, prefix, count, queue, **more):
-    world.cell.send(*[c.SubmitJob(world.spec(f"{prefix}-{n}", queue=queue, **more)) for n in range(count)])
-
-
-def cpu(amount):
-    return (("cpu", amount),)
 
 
 def test_who_may_start_only_within_the_entitlement_starts_when_a_plan_makes_room_in_it(world, around):

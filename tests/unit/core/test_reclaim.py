@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.unit.core.preempting import Around
+from tests.unit.core.preempting import cpu, many
 
 from muster.core import commands as c
 from muster.core import transitions as tr
@@ -12,20 +12,6 @@ from muster.core.model import JobState, TaskGroup
 from muster.core.preemption import Planner, plan_preemption
 
 GPU = "nvidia.com/gpu"
-
-
-@pytest.fixture
-def around(world):
-    world.around = Around(world.cell)
-    return world.around
-
-
-def many(world, prefix, count, queue, **more):
-    world.cell.send(*[c.SubmitJob(world.spec(f"{prefix}-{n}", queue=queue, **more)) for n in range(count)])
-
-
-def cpu(amount):
-    return (("cpu", amount),)
 
 
 def test_exactly_what_was_lent_comes_back(world, around):
