@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from muster.runtime.nats_server import NatsServer
@@ -71,3 +73,18 @@ class Processes:
 
     def _files(self, name: str) -> tuple[Path, Path]:
         return self.folder / f"{name}.ready", self.folder / f"{name}.log"
+
+
+@contextmanager
+def running_cell(folder: Path, **more: str) -> Iterator[Processes]:
+    """A queue-manager "qm-1", ready, and an admission "adm-1"; `more` services by name."""
+    processes = Processes(folder)
+    try:
+        processes.start("muster_queue_manager", "qm-1")
+        processes.start("muster_admission", "adm-1")
+        for name, module in more.items():
+            processes.start(module, name)
+        processes.ready("qm-1")
+        yield processes
+    finally:
+        processes.close()

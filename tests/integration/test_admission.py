@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 from google.protobuf import json_format
-from tests.integration.admission_cell import Processes
+from tests.integration.admission_cell import Processes, running_cell
 
 from muster import client as mc
 from muster.api.v1 import admin_pb2, admin_pb2_grpc, events_pb2, job_pb2, query_pb2, submission_pb2
@@ -31,15 +31,9 @@ RESERVED_CALLS = (
 
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    processes = Processes(tmp_path_factory.mktemp("cell"))
-    try:
-        processes.start("muster_queue_manager", "qm-1")
-        processes.start("muster_admission", "adm-1")
-        processes.ready("qm-1")
+    with running_cell(tmp_path_factory.mktemp("cell")) as processes:
         asyncio.run(_prepare(processes))
         yield processes
-    finally:
-        processes.close()
 
 
 async def _prepare(processes: Processes) -> None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.admission_cell import Processes
+from tests.integration.admission_cell import Processes, running_cell
 
 from muster import client as mc
 from muster.api.v1 import job_pb2
@@ -31,15 +31,9 @@ tasks: [{{name: run, resources: {{cpu: 1, memory: 1Gi}}}}]
 
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    processes = Processes(tmp_path_factory.mktemp("cell"))
-    try:
-        processes.start("muster_queue_manager", "qm-1")
-        processes.start("muster_admission", "adm-1")
-        processes.ready("qm-1")
+    with running_cell(tmp_path_factory.mktemp("cell")) as processes:
         asyncio.run(_prepare(processes))
         yield processes
-    finally:
-        processes.close()
 
 
 async def _prepare(processes: Processes) -> None:
@@ -89,6 +83,8 @@ async def test_an_array_runs_index_by_index_until_all_have_succeeded(cell: Proce
     assert "0 of 5 indices have succeeded" in (await muster.explain("sweep")).summary
     for position in range(5):
         await pods(cell, job, PodPhase.SUCCEEDED, position)
+        while (await muster.get(job)).proto.status.pods.succeeded <= position:  # else two are decided on together
+            await asyncio.sleep(0.01)
     kinds = await story(muster, job, "job.succeeded")
     assert kinds[:4] == ["job.queued", "job.placed", "job.grown", "job.starting"]
     assert kinds.count("job.grown") == 4  # the second index at once, then one for each that succeeded

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.admission_cell import Processes
+from tests.integration.admission_cell import Processes, running_cell
 
 from muster import client as mc
 from muster.cli import main
@@ -28,15 +28,9 @@ tasks: [{{name: w, replicas: 2, resources: {{cpu: {cpu}}}{more}}}]
 
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    processes = Processes(tmp_path_factory.mktemp("cell"))
-    try:
-        processes.start("muster_queue_manager", "qm-1")
-        processes.start("muster_admission", "adm-1")
-        processes.ready("qm-1")
+    with running_cell(tmp_path_factory.mktemp("cell")) as processes:
         asyncio.run(_prepare(processes))
         yield processes
-    finally:
-        processes.close()
 
 
 async def _prepare(processes: Processes) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.admission_cell import Processes
+from tests.integration.admission_cell import Processes, running_cell
 
 from muster import client as mc
 from muster.api.v1 import job_pb2
@@ -41,19 +41,12 @@ Muster = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(scope="module")
 def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
-    processes = Processes(tmp_path_factory.mktemp("cell"))
-    try:
-        processes.start("muster_queue_manager", "qm-1")
-        processes.start("muster_admission", "adm-1")
-        processes.start("muster_fair_share", "fs-1")
-        processes.ready("qm-1")
+    with running_cell(tmp_path_factory.mktemp("cell"), fs="muster_fair_share") as processes:
         nodes = tuple(
             NodeSpec("sim-a", f"n{i}", (("cpu", 1000), ("memory", 32 * GIB), ("pods", 110))) for i in range(12)
         )
         asyncio.run(_write(processes, NodesReported("sim-a", nodes, first=True, complete=True)))
         yield processes
-    finally:
-        processes.close()
 
 
 async def _write(processes: Processes, *items: object) -> None:
