@@ -31,6 +31,7 @@ from muster.core.preemption import cluster_mask
 from muster.core.queues import room_below
 from muster.core.requests import Requests
 from muster.core.room import Room
+from muster.core.sizes import placed_bytes
 from muster.core.timers import Due
 from muster.core.turns import Head, Source, Turns
 
@@ -239,7 +240,7 @@ class _Pass:
         if len(jobs) < RUN_MIN:
             return 0
         queue, gang = draft.tree.by_id[head.job.queue], head.job.asks
-        size = tr.estimated_bytes(tr.JobPlaced(head.job.id, 1, (GroupPlacement(0, ((0, 1),), ONE_POD_DEVICES),)))
+        size = placed_bytes((GroupPlacement(0, ((0, 1),), ONE_POD_DEVICES),))
         most = min(
             (TRANSACTION_BYTES_MAX - draft.bytes) // size,
             draft.work_limit - draft.work,
@@ -292,7 +293,7 @@ class _Pass:
         if job.phases:
             placement = around(job.gang.tasks, job.phases, placement)
         transition = tr.JobPlaced(job.spec.id, job.epoch + 1, placement)
-        size = tr.estimated_bytes(transition)
+        size = placed_bytes(placement)
         if not draft.fits(size):
             return False
         draft.spend(gang.pods // PODS_PER_WORK_UNIT)

@@ -10,7 +10,6 @@ Bytes and work units are counted here, so that a transaction closes in time (LOG
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from muster.core import arrays, commands
 from muster.core import transitions as tr
@@ -29,38 +28,10 @@ from muster.core.overlay import Overlay
 from muster.core.potential import staying
 from muster.core.queues import Queue, QueueTree, Usage
 from muster.core.shortfall import never_fits
+from muster.core.sizes import QUEUED_BYTES, pods_changed_bytes, size_of
 from muster.core.state import CellState, Hold
 
-_SMALL: Final[dict[type[tr.Transition], int]] = {  # upper bounds for kinds that come in thousands
-    tr.NodeRemoved: 40,
-    tr.CyclePaused: 80,
-    tr.PreemptionRequested: 80,
-    tr.JobStarting: 64,
-    tr.JobRunning: 64,
-    tr.JobSucceeded: 64,
-    tr.CheckpointReported: 80,
-    tr.JobForgotten: 64,
-    tr.JobRequeued: 128,
-    tr.JobPreempted: 128,
-}
-_TEXT_BYTES: Final = 192  # of transitions with texts, beside these
-
 Release = tuple[tuple[TaskGroup, ...], tuple[GroupPlacement, ...], Sequence[int] | None]
-
-
-def size_of(transition: tr.Transition) -> int:
-    """An upper bound of the encoded size, tighter than the general one where it matters."""
-    small = _SMALL.get(type(transition))
-    if small is not None:
-        return small
-    if isinstance(transition, (tr.JobStopping, tr.JobFailed, tr.JobCancelled)):
-        suspects = transition.suspects if isinstance(transition, tr.JobStopping) else ()
-        return _TEXT_BYTES + len(transition.message.encode()) + 5 * len(suspects)
-    if isinstance(transition, tr.CommandRefused):
-        texts = [transition.subject, transition.request_id, transition.field, transition.message]
-        texts += [transition.namespace, transition.name, transition.queue]
-        return _TEXT_BYTES + sum(len(text.encode()) for text in texts)
-    return tr.estimated_bytes(transition)
 
 
 def _about(item: commands.AnyItem | commands.Undecodable) -> tuple[str, str, str, str, str]:
@@ -178,7 +149,7 @@ class Draft:
         transition = tr.PodsChanged(job.spec.id, job.epoch, changes)
         advance(job, transition, self.now_ms)
         self.transitions.append(transition)
-        self.bytes += tr.pods_changed_bytes(changes)
+        self.bytes += pods_changed_bytes(changes)
         if over:
             self.loosened = True
             self._release(job, job.gang.of_positions(over))
@@ -194,7 +165,7 @@ class Draft:
         """A job enters; `size` is an upper bound of its spec's bytes."""
         spec = job.spec
         self.transitions.append(transition)
-        self.bytes += size + tr.QUEUED_BYTES
+        self.bytes += size + QUEUED_BYTES
         self.changed[spec.id] = job
         self._taken_names[spec.namespace, spec.name] = spec.id
         self._job_counts[job.queue] = self._job_counts.get(job.queue, 0) + 1

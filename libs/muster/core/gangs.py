@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from muster.core import arrays, layout, resources
-from muster.core import transitions as tr
 from muster.core.model import Amounts, GroupPlacement, JobSpec, TaskGroup
+from muster.core.sizes import tasks_bytes
 
 
 class GangShape:
@@ -53,7 +53,7 @@ class Gang:
         self.tasks = tasks
         self.shape = shape
         self.refs = 0
-        self.bytes = tr.tasks_bytes(tasks)
+        self.bytes = tasks_bytes(tasks)
         self.pods = layout.pods_total(tasks)
         self.firsts = tuple(layout.first_positions(tasks))
         self.per_pod: tuple[Amounts, ...] = tuple(resources.add(t.requests, ((resources.PODS, 1),)) for t in tasks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-TRANSACTION_BYTES_MAX: Final = 768 * 1024  # LOG-8; the estimate of transitions.estimated_bytes is compared with it
+TRANSACTION_BYTES_MAX: Final = 768 * 1024  # LOG-8; the estimate of sizes.size_of is compared with it
 JOB_BYTES_MAX: Final = 256 * 1024  # LOG-8, encoded SubmitJob
 GANG_PODS_MAX: Final = 40_000  # LOG-8: one gang fits one transaction with room to spare
 TASK_GROUPS_MAX: Final = 64

@@ -27,6 +27,7 @@ from muster.core.potential import ByPriority, add, staying
 from muster.core.preemption import why_no_room
 from muster.core.preemption_rules import Outlook, Taking, why_not
 from muster.core.prospect import leaving_positions, prospect
+from muster.core.sizes import size_of
 from muster.core.state import Ask, Hold
 from muster.core.victim_table import spare_of
 
@@ -103,9 +104,7 @@ def _why_not(draft: Draft, fact: commands.PreemptionPlanned, takings: list[Takin
     job = draft.job(fact.job)
     if job is None or job.state is not JobState.QUEUED:
         return "the job is no longer queued"
-    if tr.estimated_bytes(tr.HoldMade(fact.job, fact.placement, fact.victims, 0, fact.shrinks)) > (
-        TRANSACTION_BYTES_MAX // 4
-    ):
+    if size_of(tr.HoldMade(fact.job, fact.placement, fact.victims, 0, fact.shrinks)) > (TRANSACTION_BYTES_MAX // 4):
         return "the plan is too large for a transaction"  # LOG-8
     if job.not_before_ms > draft.now_ms:
         return "the job is in backoff"

@@ -31,6 +31,7 @@ from muster.core.members import Member, allowances, exceeded
 from muster.core.model import EVERY_INDEX, InboxPosition, JobSpec, JobState, Reason, TaskGroup
 from muster.core.pods import finish_stopping
 from muster.core.queues import Queue, QueueTree
+from muster.core.sizes import spec_bytes
 
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 JOB_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -79,7 +80,7 @@ UNBUILT: Final = (
 
 def check_spec(spec: JobSpec) -> None:
     """Raises Rejected for a job that no cell would take."""
-    _check_job(spec, tr.spec_bytes(spec))
+    _check_job(spec, spec_bytes(spec))
     check_tasks(spec.tasks)
 
 
@@ -183,7 +184,7 @@ def submit(draft: Draft, position: InboxPosition, command: commands.SubmitJob) -
     if _is_repeated(draft, spec):
         return
     gang = draft.gang(spec.tasks)
-    size = tr.spec_bytes(spec, gang.bytes if gang is not None else None)
+    size = spec_bytes(spec, gang.bytes if gang is not None else None)
     _check_job(spec, size)
     if gang is None:
         check_tasks(spec.tasks)

@@ -1,7 +1,6 @@
 """What happened: the transitions of the LEDGER. State is the fold of these, nothing else.
 
-One ledger message is one transaction: a header and a list of transitions, all or nothing (LOG-1). `estimated_bytes`
-bounds the encoded size so that `decide` can close a transaction in time (LOG-8).
+One ledger message is one transaction: a header and a list of transitions, all or nothing (LOG-1).
 """
 
 from __future__ import annotations
@@ -17,12 +16,10 @@ from muster.core.model import (
     PodChange,
     QueueSpec,
     Shrinks,
-    TaskGroup,
     Zone,
 )
 
 LEDGER_VERSION = 1
-QUEUED_BYTES = 128  # of a JobQueued, beside its spec
 
 
 class Transition(Struct, array_like=True, frozen=True, tag_field="kind"):
@@ -351,72 +348,3 @@ class Header(Struct, array_like=True, frozen=True):
 class Transaction(Struct, array_like=True, frozen=True):
     header: Header
     transitions: tuple[AnyTransition, ...]
-
-
-def estimated_bytes(transition: Transition) -> int:
-    """An upper bound of the encoded size, cheap enough for every transition (LOG-8)."""
-    if isinstance(transition, JobQueued):
-        return spec_bytes(transition.spec) + QUEUED_BYTES
-    if isinstance(transition, (JobPlaced, JobGrown, HoldMade)):
-        groups = transition.placement if isinstance(transition, HoldMade) else transition.groups
-        return (
-            160
-            + sum(32 + 12 * (len(g.runs) + len(g.skipped)) + len(g.devices) for g in groups)
-            + (_victims_bytes(transition) if isinstance(transition, HoldMade) else 0)
-        )
-    if isinstance(transition, JobShrunk):
-        return 256 + 5 * (len(transition.pods) + len(transition.suspects)) + 4 * len(transition.message)
-    if isinstance(transition, PodsChanged):
-        return pods_changed_bytes(transition.pods)
-    if isinstance(transition, NodeUpserted):
-        s = transition.spec
-        pairs = sum(len(k) + len(v) + 8 for k, v in s.labels)
-        return (
-            256
-            + len(s.name)
-            + len(s.cluster)
-            + pairs
-            + 64 * (len(s.allocatable) + len(s.used_by_others) + len(s.taints))
-        )
-    if isinstance(transition, NodeZonesUpdated):
-        return 64 + sum(64 + 64 * (len(z.allocatable) + len(z.used)) + 3 * len(z.devices) for z in transition.zones)
-    if isinstance(transition, QueueUpserted):
-        q = transition.spec
-        return 512 + 64 * (len(q.guaranteed) + len(q.limit) + len(q.lending_limit) + 2 * len(q.labels))
-    if isinstance(transition, EntitlementsSet):
-        return 64 + sum(64 + 64 * len(e.amounts) for e in transition.entitlements)
-    return 512 + len(getattr(transition, "message", ""))
-
-
-def pods_changed_bytes(pods: tuple[PodChange, ...]) -> int:
-    """An upper bound of the encoded size of a PodsChanged."""
-    size = 64
-    for pod in pods:
-        size += 24 + len(pod.reason)
-    return size
-
-
-def _victims_bytes(hold: HoldMade) -> int:
-    return 48 * len(hold.victims) + sum(56 + 5 * len(pods) for _, _, pods in hold.shrinks)
-
-
-def spec_bytes(spec: JobSpec, groups: int | None = None) -> int:
-    """Upper bound of the encoded size of a job spec. `groups`: of its task groups, if known (`tasks_bytes`)."""
-    text = 0
-    for pairs in (spec.labels, spec.annotations):
-        for key, value in pairs:
-            text += len(key) + len(value) + 10
-    if groups is None:
-        groups = tasks_bytes(spec.tasks)
-    return 320 + len(spec.name) + len(spec.queue) + len(spec.namespace) + 4 * (text + groups) // 3
-
-
-def tasks_bytes(tasks: tuple[TaskGroup, ...]) -> int:
-    """What the task groups add to `spec_bytes`."""
-    groups = 0
-    for t in tasks:
-        groups += 64 + len(t.name) + len(t.template) + 24 * len(t.requests)
-        groups += sum(len(r) for r, _ in t.requests) + sum(len(k) + len(v) + 10 for k, v in t.node_selector)
-        groups += sum(24 + len(r.key) + sum(len(v) + 5 for v in r.values) for term in t.affinity for r in term)
-        groups += sum(40 + len(x.key) + len(x.value) for x in t.tolerations)
-    return groups

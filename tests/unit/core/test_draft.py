@@ -8,8 +8,8 @@ from tests.contract.golden_samples import TRANSITIONS
 
 from muster.core import commands as c
 from muster.core import transitions as tr
-from muster.core.draft import size_of
 from muster.core.model import GroupPlacement, InboxPosition, PodChange
+from muster.core.sizes import size_of
 
 LONG = "é" * 1000
 WORST = (
