@@ -280,7 +280,7 @@ async def test_nobody_leaves_in_vain_for_a_job_larger_than_what_was_borrowed(cel
 async def test_a_borrower_that_became_immune(cell: Scenario) -> None:
     """Whoever was preempted as often as may be does not start on loan any more, so its lender need not wait for it.
 
-    The lender wants all it is guaranteed, but half of that for nodes that are cordoned: what it cannot use is lent.
+    The lender wants as much as there is, but for a node that is cordoned: what it cannot use is lent.
     """
     cell.node("plain", cpu=4000)
     cell.node("special", labels={"pool": "special"}, cpu=4000)
@@ -295,7 +295,7 @@ async def test_a_borrower_that_became_immune(cell: Scenario) -> None:
         await cell.submit(f"own-{n}", queue="lender", cpu=4000, run_s=5.0)
         await cell.until(lambda n=n: cell.ended(f"own-{n}"))
         assert len(cell.evicted) == n + 1
-    assert (cell.entitled("lender"), cell.entitled("borrower")) == (8000, 0)
+    assert (cell.entitled("lender"), cell.entitled("borrower")) == (4000, 0)
     await cell.wait((60 << (PREEMPTIONS_MAX - 1)) + 30.0)
     assert cell.waits("often")
     assert explain(cell.state, job_id("often")).rule == "P4"
@@ -307,3 +307,26 @@ async def test_a_borrower_that_became_immune(cell: Scenario) -> None:
         await cell.cancel(f"blocked-{n}")
     await cell.until(lambda: cell.runs("often"), within_s=90.0)  # nobody else wants anything: within its entitlement
     assert cell.entitled("borrower") == 4000
+
+
+@told()
+async def test_a_share_of_nodes_that_nobody_can_use(cell: Scenario) -> None:
+    """Half of the nodes are cordoned: what is left is shared, not what there is on paper.
+
+    Were shares computed of all nodes, each queue would be entitled to all that is usable, and who came first kept it.
+    """
+    cell.nodes(4, cpu=4000)
+    for queue in ("first", "second"):
+        await cell.queue(queue, preemption="ANY")
+    for name in ("node-2", "node-3"):
+        cell.kubes["sim-a"].cordon_node(name, True)
+    await cell.submit("f", 20, queue="first", cpu=1000)
+    await cell.until(lambda: cell.used("first") == 8000)
+    await cell.submit("s", 20, queue="second", cpu=1000)
+    await cell.until(lambda: cell.used("second") == 4000)
+    assert (cell.used("first"), len(cell.evicted)) == (4000, 4)
+    assert (cell.entitled("first"), cell.entitled("second")) == (4000, 4000)
+    cell.kubes["sim-a"].cordon_node("node-2", False)
+    await cell.until(lambda: cell.entitled("first") == cell.entitled("second") == 6000)
+    await cell.until(lambda: cell.used("first") == cell.used("second") == 6000, within_s=300.0)
+    await cell.is_silent()

@@ -52,6 +52,7 @@ class NodeTable:
         self.spec_changes = ChangeLog()  # rows whose description changed
         self.cluster_names: list[str] = []
         self.cluster_totals: list[list[int]] = []  # cluster x column, allocatable of nodes that are not removed
+        self.cluster_usable: list[list[int]] = []  # cluster x column, of open nodes, less what others use
         self.derived: ShapeCache | None = None  # made by `shapes.cache_of`, never stored
         self._indices: dict[tuple[str, str], int] = {}
         self._demands: dict[Amounts, Demand] = {}
@@ -112,11 +113,14 @@ class NodeTable:
     def _describe(self, index: int, new: NodeFacts) -> None:
         """Put `new` in place of the old description: what is used stays, what is free follows."""
         old, row = self.facts[index], self.rows[index]
-        totals = self.cluster_totals[new.cluster]
+        totals, usable = self.cluster_totals[new.cluster], self.cluster_usable[new.cluster]
         for facts, sign in ((old, -1), (new, 1)):
             if not facts.removed:
                 for column, amount in enumerate(facts.allocatable):
                     totals[column] += sign * amount
+            if facts.open:
+                for column, amount in enumerate(facts.capacity):
+                    usable[column] += sign * max(amount, 0)
         row.free = [free + b - a for free, a, b in zip(row.free, old.capacity, new.capacity, strict=True)]
         row.devices = new.free_devices(row.taken)
         row.taken += [0] * (len(row.devices) - len(row.taken))
@@ -128,6 +132,7 @@ class NodeTable:
         if name not in self.cluster_names:
             self.cluster_names.append(name)
             self.cluster_totals.append([0] * len(self.columns))
+            self.cluster_usable.append([0] * len(self.columns))
         return self.cluster_names.index(name)
 
     def _register(self, spec: NodeSpec) -> None:
@@ -144,7 +149,7 @@ class NodeTable:
         for facts in self.facts:
             facts.allocatable.append(0)
             facts.capacity.append(0)
-        for totals in self.cluster_totals:
+        for totals in self.cluster_totals + self.cluster_usable:
             totals.append(0)
         self._demands.clear()
         self._arrays, self._described = NodeArrays(), Described()
@@ -201,8 +206,10 @@ class NodeTable:
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def capacity(self, cluster: str | None = None) -> Amounts:
-        """Allocatable of all nodes that are not removed (of one cluster, or of all)."""
-        wanted = [t for name, t in zip(self.cluster_names, self.cluster_totals, strict=True) if cluster in (None, name)]
+        """What there is to share out, of one cluster or of all: of nodes that are ready and not cordoned, less what
+        pods that are not Muster's use. Shares of anything else would be promises that nobody can keep (rule F1).
+        """
+        wanted = [t for name, t in zip(self.cluster_names, self.cluster_usable, strict=True) if cluster in (None, name)]
         return self._amounts([sum(column) for column in zip(*wanted, strict=True)]) if wanted else ()
 
     def free_amounts(self, index: int) -> Amounts:

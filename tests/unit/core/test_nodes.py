@@ -39,7 +39,19 @@ def test_pods_are_a_column_with_a_default():
 def test_what_others_use_is_not_free():
     table = table_of(node(others=(("cpu", 3000), ("pods", 4))))
     assert dict(table.free_amounts(0)) == {"cpu": 5000, "memory": 16 * GIB, "pods": 106}
-    assert dict(table.capacity()) == {"cpu": 8000, "memory": 16 * GIB, "pods": 110}
+    assert dict(table.capacity()) == {"cpu": 5000, "memory": 16 * GIB, "pods": 106}
+
+
+def test_what_nobody_can_use_is_not_shared_out():
+    table = table_of(node("a"), node("b", ready=False), node("c", cordoned=True), node("d", others=(("cpu", 9000),)))
+    assert dict(table.capacity())["cpu"] == 8000
+    table.upsert(1, node("b"))
+    assert dict(table.capacity())["cpu"] == 16_000
+    table.upsert(3, node("d", others=(("cpu", 1000), (GPU, 500))))  # a new column, too
+    assert dict(table.capacity())["cpu"] == 23_000
+    table.remove(3)
+    assert dict(table.capacity())["cpu"] == 16_000
+    assert dict(table.capacity("elsewhere")) == {}
 
 
 def test_charge_and_release_are_opposites():
