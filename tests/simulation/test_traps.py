@@ -329,4 +329,5 @@ async def test_a_share_of_nodes_that_nobody_can_use(cell: Scenario) -> None:
     cell.kubes["sim-a"].cordon_node("node-2", False)
     await cell.until(lambda: cell.entitled("first") == cell.entitled("second") == 6000)
     await cell.until(lambda: cell.used("first") == cell.used("second") == 6000, within_s=300.0)
+    await cell.wait(300.0)  # the pauses of all victims are over
     await cell.is_silent()
