@@ -107,19 +107,3 @@ def test_an_update_of_some_limits_keeps_the_others(at: Path, capfd: pytest.Captu
     limits = {line.split()[0]: line.split()[-1] for line in capfd.readouterr().out.splitlines() if line.strip()}
     assert (limits["cpu"], limits["gpu"]) == ("5", "4")
     assert "memory" not in limits
-
-
-async def test_a_full_inbox(cell: Processes) -> None:
-    """LOG-14: a replica that takes no byte more says when to try again; its reads, and other replicas, go on."""
-    cell.start("muster_admission", "adm-full", MUSTER_INBOX_MAX_BYTES="1")
-    spec = mc.parse(job(name="full"))[0]
-    async with mc.connect(cell.ready("adm-full"), timeout_s=0.5) as full:
-        with pytest.raises(mc.Unavailable) as caught:
-            await full.submit(spec)
-        assert (caught.value.code, caught.value.retry_after_s) == ("RESOURCE_EXHAUSTED", 1.0)
-        assert "the inbox is full (" in caught.value.message
-        assert "retry in about 1 s" in caught.value.message
-        assert [queue.path for queue in await full.list_queues("research")]
-    assert cell.stop("adm-full") == 0
-    async with mc.connect(cell.ready("adm-1")) as other:
-        assert (await other.submit(spec, wait="decided")).id

@@ -14,12 +14,12 @@ from typing import Final
 
 from muster.core.model import InboxPosition
 from muster.runtime.ports import Clock, Stream, StreamFull
-from muster.runtime.streams import INBOX_BYTES_MAX
 
 FACTS_SHARE_PCT: Final = 20
 BACKLOG_MESSAGES_MAX: Final = 2_000  # at 512 KiB a message that is a gigabyte the leader has not seen
 MEASURE_INTERVAL_S: Final = 0.25
 RETRY_AFTER_MS: Final = 1_000
+RETRY_WHEN_STORED_FULL_MS: Final = 60_000  # until a snapshot has made room (`trim.PRESSED_PCT`)
 
 
 class InboxFull(StreamFull):
@@ -39,16 +39,15 @@ class InboxGauge:
         position: Callable[[], InboxPosition],
         *,
         clock: Clock,
-        max_bytes: int = INBOX_BYTES_MAX,
         backlog_max: int = BACKLOG_MESSAGES_MAX,
     ) -> None:
         self._inbox = inbox
         self._position = position
         self._clock = clock
-        self._bytes_max = max_bytes * (100 - FACTS_SHARE_PCT) // 100
         self._backlog_max = backlog_max
         self._last_seq = 0
         self._bytes = 0
+        self._stream_bytes_max = -1
         self._measured_s: float | None = None
         self._measuring: asyncio.Task[None] | None = None
 
@@ -56,6 +55,16 @@ class InboxGauge:
     def backlog_messages(self) -> int:
         """Inbox messages not consumed yet, as far as known."""
         return max(0, self._last_seq - self._position().seq + 1)
+
+    @property
+    def stored_bytes(self) -> int:
+        """What the inbox stream holds, as far as known."""
+        return self._bytes
+
+    @property
+    def commands_bytes_max(self) -> int:
+        """From here on commands are refused; -1: the stream has no limit."""
+        return self._stream_bytes_max * (100 - FACTS_SHARE_PCT) // 100 if self._stream_bytes_max > 0 else -1
 
     async def check(self) -> None:
         """Raises InboxFull when commands are to be refused."""
@@ -65,8 +74,9 @@ class InboxGauge:
             self._measuring = asyncio.create_task(self._measure(), name="measure inbox")
         if self.backlog_messages > self._backlog_max:
             raise InboxFull(f"the inbox is full ({self.backlog_messages:,} of {self._backlog_max:,} messages wait)")
-        if self._bytes > self._bytes_max:
-            raise InboxFull(f"the inbox is full ({self._bytes:,} of {self._bytes_max:,} bytes)")
+        most = self.commands_bytes_max
+        if 0 < most < self._bytes:
+            raise InboxFull(f"the inbox is full ({self._bytes:,} of {most:,} bytes)", RETRY_WHEN_STORED_FULL_MS)
 
     def wrote(self, size: int) -> None:
         """Our own writes count at once; what others write shows at the next measurement."""
@@ -76,7 +86,7 @@ class InboxGauge:
     async def _measure(self) -> None:
         try:
             info = await self._inbox.info()
-            self._last_seq, self._bytes = info.last_seq, info.bytes
+            self._last_seq, self._bytes, self._stream_bytes_max = info.last_seq, info.bytes, info.max_bytes
             self._measured_s = self._clock.monotonic()
         finally:
             self._measuring = None

@@ -39,7 +39,7 @@ async def taking_part(context: ServiceContext[Any]) -> AsyncIterator[Part]:
     """Everything made and caught up; stopped at the end of the block. Raises ProcessMustEnd as `start_follower`."""
     settings = context.settings
     inbox = InboxWriter(
-        await context.bus.stream(streams.inbox_spec(settings.cell, settings.nats_replicas)),
+        await context.bus.stream(streams.inbox_spec(settings.cell, settings.nats_replicas, settings.inbox_max_bytes)),
         clock=context.clock,
         trace_headers=context.tracing.headers,
     )

@@ -11,7 +11,9 @@ After `GIVE_UP_S` of that the callers get OutcomeUnknown: it may be stored, and 
 is safe (LOG-11). While several messages are in flight, a repeated one may land behind a later one; callers that need
 their own writes in order either await each or name an `order_key`, which keeps one message with that key in flight.
 
-A full inbox refuses commands before facts (LOG-14): see `InboxGauge`.
+A full inbox refuses commands before facts (LOG-14): see `InboxGauge`. What waits here to be sent is bounded as well,
+by `QUEUED_BYTES_MAX`: then commands are refused in the same way, and facts wait their turn. A write whose caller has
+gone before it was sent is dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from uuid import uuid4
 
 from muster.core.commands import AnyItem
 from muster.core.model import InboxPosition
-from muster.runtime.backpressure import InboxFull, InboxGauge
+from muster.runtime.backpressure import RETRY_WHEN_STORED_FULL_MS, InboxFull, InboxGauge
 from muster.runtime.ports import Clock, OutcomeUnknown, Stream, StreamFull
 from muster.runtime.streams import MESSAGE_BYTES_MAX
 from muster.wire import codec
@@ -36,6 +38,7 @@ ITEM_BYTES_MAX: Final = MESSAGE_BYTES_MAX - 16 * 1024  # headers and framing
 TRY_TIMEOUT_S: Final = 5.0
 RETRY_FIRST_S: Final = 0.05
 RETRY_MAX_S: Final = 1.0
+QUEUED_BYTES_MAX: Final = 64 * 1024 * 1024  # of writes that wait to be sent
 GIVE_UP_S: Final = 60.0  # well inside JetStream's duplicate window, or a late repeat would be stored twice
 
 
@@ -46,12 +49,13 @@ class ItemTooLarge(ValueError):
 class _Piece:
     """Items of one caller that go into one message together."""
 
-    __slots__ = ("bytes", "headers", "items", "key", "positions")
+    __slots__ = ("bytes", "headers", "items", "key", "positions", "sent")
 
     def __init__(self, key: Hashable, headers: Mapping[str, str]) -> None:
         self.items: list[AnyItem] = []
         self.bytes = 0
         self.key = key
+        self.sent = False
         self.headers = headers
         self.positions: asyncio.Future[list[InboxPosition]] = asyncio.get_running_loop().create_future()
 
@@ -83,6 +87,9 @@ class InboxWriter:
         self._sent = 0
         self._queue: deque[_Piece] = deque()
         self._queued_bytes = 0
+        self._forsaken = 0  # still in the queue, without items
+        self._made_room = asyncio.Event()
+        self._arriving = asyncio.Lock()  # so that those who wait for room come in their order
         self._busy_keys: set[Hashable] = set()
         self._sends: set[asyncio.Task[None]] = set()
         self._linger: asyncio.TimerHandle | None = None
@@ -99,11 +106,16 @@ class InboxWriter:
         if self._gauge is not None:
             await self._gauge.check()
         pieces = self._split(items, order_key)
+        await self._room(sum(piece.bytes for piece in pieces))
         for piece in pieces:
             self._queue.append(piece)
             self._queued_bytes += piece.bytes
         self._send_or_linger()
-        results = await asyncio.gather(*(piece.positions for piece in pieces), return_exceptions=True)
+        try:
+            results = await asyncio.gather(*(piece.positions for piece in pieces), return_exceptions=True)
+        except asyncio.CancelledError:
+            self._forsake(pieces)
+            raise
         positions: list[InboxPosition] = []
         for result in results:
             if isinstance(result, BaseException):
@@ -111,9 +123,38 @@ class InboxWriter:
             positions.extend(result)
         return positions
 
+    async def _room(self, size: int) -> None:
+        """Returns when `size` bytes may wait to be sent; a write larger than all there is waits for an empty queue."""
+        if self._gauge is not None:
+            if self._has_no_room(size):
+                raise InboxFull(f"the inbox does not answer ({self._queued_bytes:,} bytes wait to be stored)")
+            return
+        async with self._arriving:
+            while self._has_no_room(size):
+                self._made_room.clear()
+                await self._made_room.wait()
+                if self._closed:
+                    raise RuntimeError("the inbox writer is closed")
+
+    def _has_no_room(self, size: int) -> bool:
+        return self._queued_bytes > 0 and self._queued_bytes + size > QUEUED_BYTES_MAX
+
+    def _forsake(self, pieces: Sequence[_Piece]) -> None:
+        """Their caller has gone: what was not sent yet never is."""
+        for piece in pieces:
+            if not piece.sent:
+                self._queued_bytes -= piece.bytes
+                self._forsaken += 1
+                piece.items.clear()
+        if self._forsaken > len(self._queue) // 2:
+            self._queue = deque(piece for piece in self._queue if piece.items)
+            self._forsaken = 0
+        self._made_room.set()
+
     async def close(self) -> None:
         """Take nothing more; returns when everything taken is durable or has failed."""
         self._closed = True
+        self._made_room.set()
         self._fill()
         while self._sends:
             await asyncio.wait(self._sends)
@@ -160,18 +201,22 @@ class InboxWriter:
         size = 0
         while self._queue:
             piece = self._queue.popleft()
-            if piece.key is not None and (piece.key in self._busy_keys or piece.key in kept_keys):
+            if not piece.items:
+                self._forsaken -= 1
+            elif piece.key is not None and (piece.key in self._busy_keys or piece.key in kept_keys):
                 kept.append(piece)
                 kept_keys.add(piece.key)
             elif batch and size + piece.bytes > BATCH_BYTES_MAX:
                 kept.append(piece)
                 break
             else:
+                piece.sent = True
                 batch.append(piece)
                 size += piece.bytes
         kept.extend(self._queue)
         self._queue = kept
         self._queued_bytes -= size
+        self._made_room.set()
         self._busy_keys.update(piece.key for piece in batch if piece.key is not None)
         return batch
 
@@ -211,7 +256,7 @@ class InboxWriter:
             try:
                 seq = await self._inbox.publish(data, headers=headers, message_id=message_id, timeout_s=TRY_TIMEOUT_S)
             except StreamFull as error:
-                raise InboxFull(f"the inbox is full: {error}") from error
+                raise InboxFull(f"the inbox is full: {error}", RETRY_WHEN_STORED_FULL_MS) from error
             except OutcomeUnknown:
                 if self._clock.monotonic() > give_up_s:
                     raise

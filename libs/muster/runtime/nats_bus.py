@@ -187,7 +187,8 @@ class NatsStream:
         state = answer["state"]
         messages, last = int(state["messages"]), int(state["last_seq"])
         first = int(state["first_seq"]) if messages else last + 1
-        return StreamInfo(first_seq=first, last_seq=last, messages=messages, bytes=int(state["bytes"]))
+        most = int(answer["config"]["max_bytes"])
+        return StreamInfo(first_seq=first, last_seq=last, messages=messages, bytes=int(state["bytes"]), max_bytes=most)
 
     async def get(self, seq: int) -> StoredMessage | None:
         return await self._get({"seq": seq})

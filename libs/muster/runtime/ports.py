@@ -55,6 +55,7 @@ class StreamInfo(Struct, frozen=True):
     last_seq: int
     messages: int
     bytes: int
+    max_bytes: int = -1  # its limit; -1: none
 
 
 class StreamSpec(Struct, frozen=True):

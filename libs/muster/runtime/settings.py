@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from muster.runtime.exit_codes import ExitCode, ProcessMustEnd
+from muster.runtime.streams import INBOX_BYTES_MAX
 
 PREFIX: Final = "MUSTER_"
 TRUE: Final = frozenset({"1", "true", "yes", "on"})
@@ -46,6 +47,9 @@ class CommonSettings:
     nats_url: str = setting("NATS servers, comma-separated", "nats://127.0.0.1:4222")
     nats_replicas: int = setting("replicas of each stream: 1 on one server, 3 on a cluster", 1, minimum=1)
     nats_connect_timeout_ms: int = setting("how long to wait for NATS at the start", 30_000, minimum=1)
+    inbox_max_bytes: int = setting(
+        "size of the inbox stream, if this process is the one that creates it", INBOX_BYTES_MAX, minimum=1 << 20
+    )
     cell: str = setting("the cell this process serves", "main")
     replica: str = setting("name of this replica, unique among those of the service", f"{socket.gethostname()}-1")
     grpc_address: str = setting("host:port of the gRPC server; port 0 takes a free one", "127.0.0.1:0")

@@ -2,8 +2,8 @@
 
 Any ready follower may do it; the snapshot lease keeps it to one. While the state is written out the follower stands
 still and what the ledger brings waits, which a standby can afford and the leader cannot. A snapshot is due when
-`every_transactions` have been applied since the newest one, or `every_s` have passed and anything has changed. After
-each, the streams are trimmed as far as `trim` allows.
+`every_transactions` have been applied since the newest one, or `every_s` have passed and anything has changed, or the
+inbox needs room and `PRESSED_EVERY_S` have passed. After each, the streams are trimmed as far as `trim` allows.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from muster.wire import codec
 
 EVERY_TRANSACTIONS: Final = 20_000
 EVERY_S: Final = 600.0
+PRESSED_EVERY_S: Final = 30.0
 LOOK_S: Final = 5.0
 AFTER_FAILURE_S: Final = 60.0
 LEASE_TTL_S: Final = 15.0
@@ -38,6 +39,7 @@ class Snapshotter:
         *,
         clock: Clock,
         every_transactions: int = EVERY_TRANSACTIONS,
+        every_s: float = EVERY_S,
         on_snapshot: Callable[[SnapshotInfo, float], None] = lambda _info, _seconds: None,
         on_failure: Callable[[SnapshotFailed], None] = lambda _error: None,
     ) -> None:
@@ -46,6 +48,7 @@ class Snapshotter:
         self._trimmer = trimmer
         self._clock = clock
         self._every_transactions = every_transactions
+        self._every_s = every_s
         self._on_snapshot = on_snapshot
         self._on_failure = on_failure
 
@@ -82,7 +85,11 @@ class Snapshotter:
         listed = await self._follower.snapshots.listed()
         applied = self._follower.state.ledger_seq - (listed[0].ledger_seq if listed else 0)
         old_ms = self._clock.now_ms() - (listed[0].taken_ms if listed else 0)
-        return applied >= self._every_transactions or (applied > 0 and old_ms > EVERY_S * 1000)
+        if applied >= self._every_transactions:
+            return True
+        if applied <= 0 or old_ms <= PRESSED_EVERY_S * 1000:
+            return False
+        return old_ms > self._every_s * 1000 or await self._trimmer.pressed()
 
     async def take(self) -> SnapshotInfo:
         """Write a snapshot of the follower's state now, then trim. Raises SnapshotFailed."""

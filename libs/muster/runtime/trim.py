@@ -4,6 +4,9 @@ A message may go when all of this holds: it is below the second-newest verified 
 turns out unreadable does no harm), everybody who reads the ledger for something else than state is past it (the event
 relay; `relay_seq` says where that is), and it is older than `retention_ms`, for replay and for watches that resume. The
 last message of a stream always stays, so its sequence never starts again.
+
+The inbox has a size, and a cell that cannot hear is worse off than one that cannot be replayed: what is consumed and
+below the second-newest snapshot goes at once when the stream is fuller than `PRESSED_PCT`, however young.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from muster.runtime.ports import Clock, Stream
 from muster.runtime.snapshots import SnapshotInfo
 
 LEDGER_RETENTION_MS: Final = 7 * 24 * 3600 * 1000  # LOG-6
+PRESSED_PCT: Final = 50  # of the inbox's size; commands are refused at 80 (`backpressure.FACTS_SHARE_PCT`)
 
 
 class Trimmed(Struct, frozen=True):
@@ -45,6 +49,11 @@ class Trimmer:
         self._relay_seq = relay_seq
         self._retention_ms = retention_ms
 
+    async def pressed(self) -> bool:
+        """Whether the inbox is so full that its history has to go."""
+        info = await self._inbox.info()
+        return 0 < info.max_bytes * PRESSED_PCT // 100 < info.bytes
+
     async def trim(self, snapshots: Sequence[SnapshotInfo]) -> Trimmed:
         """Trim as far as the verified `snapshots` (newest first) and the other rules allow."""
         relay_seq = await self._relay_seq()
@@ -55,7 +64,9 @@ class Trimmer:
         ledger_seq = min(safe.ledger_seq + 1, relay_seq + 1)
         ledger_seq = min(ledger_seq, await first_seq_since(self._ledger, before_ms))
         # Followers that start from `safe` need the inbox from its position on, if one of them becomes the leader.
-        inbox_seq = min(safe.position.seq, await first_seq_since(self._inbox, before_ms))
+        inbox_seq = safe.position.seq
+        if not await self.pressed():
+            inbox_seq = min(inbox_seq, await first_seq_since(self._inbox, before_ms))
         await self._ledger.purge_below(ledger_seq)
         await self._inbox.purge_below(inbox_seq)
         return Trimmed(max(1, ledger_seq), max(1, inbox_seq))

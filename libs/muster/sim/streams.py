@@ -127,7 +127,11 @@ class StreamLog:
 
     def info(self) -> StreamInfo:
         return StreamInfo(
-            first_seq=self.first_seq, last_seq=self.last_seq, messages=len(self.messages), bytes=self.bytes
+            first_seq=self.first_seq,
+            last_seq=self.last_seq,
+            messages=len(self.messages),
+            bytes=self.bytes,
+            max_bytes=self.spec.max_bytes,
         )
 
     def last(self, subject: str) -> StoredMessage | None:

@@ -57,7 +57,6 @@ async def build(context: ServiceContext[AdmissionSettings]) -> AsyncIterator[Non
         inbox,
         lambda: follower.state.position,
         clock=context.clock,
-        max_bytes=settings.inbox_max_bytes,
         backlog_max=settings.inbox_backlog_max,
     )
     writer = InboxWriter(inbox, clock=context.clock, gauge=gauge, trace_headers=context.tracing.headers)
@@ -124,6 +123,12 @@ def _measure(
     registry.register(UsageCollector(cell))
     for name, help_text, value in (
         ("muster_inbox_backlog_messages", "Inbox messages not decided yet.", lambda: gauge.backlog_messages),
+        ("muster_inbox_bytes", "What the inbox stream holds.", lambda: gauge.stored_bytes),
+        (
+            "muster_inbox_commands_bytes_max",
+            "From here on commands are refused (LOG-14); -1: no limit.",
+            lambda: gauge.commands_bytes_max,
+        ),
         ("muster_watchers", "Open watches.", lambda: hub.watchers),
         ("muster_ledger_applied_seq", "Last ledger sequence applied here.", lambda: cell.state.ledger_seq),
         (

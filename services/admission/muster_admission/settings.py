@@ -6,7 +6,6 @@ import dataclasses
 
 from muster.runtime.backpressure import BACKLOG_MESSAGES_MAX
 from muster.runtime.settings import CommonSettings, setting
-from muster.runtime.streams import INBOX_BYTES_MAX
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -14,7 +13,6 @@ class AdmissionSettings(CommonSettings):
     """All settings of the service."""
 
     tokens_file: str = setting("file of 'token user' lines; unset: everybody is anonymous@<peer>", "")
-    inbox_max_bytes: int = setting("size of the inbox stream, when this process creates it", INBOX_BYTES_MAX, minimum=1)
     inbox_backlog_max: int = setting(
         "inbox messages that may wait before commands are refused", BACKLOG_MESSAGES_MAX, minimum=1
     )

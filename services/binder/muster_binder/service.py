@@ -25,7 +25,10 @@ async def build(context: ServiceContext[BinderSettings]) -> AsyncIterator[None]:
     async with AsyncExitStack() as cleanup:
         apis = await open_clusters(settings, cleanup)
         inbox = InboxWriter(
-            await context.bus.stream(streams.inbox_spec(settings.cell, settings.nats_replicas)), clock=clock
+            await context.bus.stream(
+                streams.inbox_spec(settings.cell, settings.nats_replicas, settings.inbox_max_bytes)
+            ),
+            clock=clock,
         )
         leases = await context.bus.stream(streams.leases_spec(settings.nats_replicas))
         follower = await start_follower(context)

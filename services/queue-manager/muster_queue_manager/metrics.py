@@ -1,4 +1,4 @@
-"""What operators see of a queue-manager: the term, its decisions and commits, the snapshots of a standby."""
+"""What operators see of a queue-manager: the term, its decisions and commits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from muster.core.model import InboxPosition
 from muster.core.state import CellState
 from muster.runtime.logs import get_logger
 from muster.runtime.observer import Committed, LeaderObserver
-from muster.runtime.snapshots import SnapshotFailed, SnapshotInfo
 from muster.runtime.streams import ledger_subject
 from muster.runtime.tracing import Tracing
 from muster_queue_manager.potential import PotentialMetrics
@@ -62,15 +61,6 @@ class Watch(LeaderObserver):
         )
         self._ledger_seq = Gauge("muster_queue_manager_ledger_seq", "Last applied ledger sequence.", registry=registry)
         self._jobs = Gauge("muster_queue_manager_jobs", "Jobs in the state, finished ones included.", registry=registry)
-        self._snapshot_seconds = Histogram(
-            "muster_queue_manager_snapshot_duration_seconds",
-            "Time to write and verify one snapshot.",
-            buckets=SECONDS_BUCKETS,
-            registry=registry,
-        )
-        self._snapshot_seq = Gauge(
-            "muster_queue_manager_snapshot_ledger_seq", "Ledger sequence of the last snapshot.", registry=registry
-        )
         self._ledger_seq.set_function(lambda: self._state.ledger_seq)
         self._jobs.set_function(lambda: len(self._state.jobs))
         registry.register(PotentialMetrics(lambda: self._state))
@@ -78,14 +68,6 @@ class Watch(LeaderObserver):
     def reloaded(self, state: CellState) -> None:
         """The follower has a new state object."""
         self._state = state
-
-    def snapshot(self, info: SnapshotInfo, seconds: float) -> None:
-        self._snapshot_seconds.observe(seconds)
-        self._snapshot_seq.set(info.ledger_seq)
-        log.info("snapshot", ledger_seq=info.ledger_seq, bytes=info.bytes, seconds=round(seconds, 3))
-
-    def snapshot_failed(self, error: SnapshotFailed) -> None:
-        log.error("snapshot failed, the ones before it stay", reason=str(error))
 
     def elected(self, epoch: int) -> None:
         self.leading.set(1)

@@ -13,24 +13,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
 
 from muster.runtime import streams
 from muster.runtime.candidate import Candidate
 from muster.runtime.exit_codes import ExitCode, ProcessMustEnd
 from muster.runtime.follower import Follower
 from muster.runtime.following import start_follower
-from muster.runtime.lease import Lease
-from muster.runtime.ports import Stream
-from muster.runtime.relayed import relayed_up_to
+from muster.runtime.log_keeping import log_keeper
 from muster.runtime.service import ServiceContext
-from muster.runtime.snapshotter import LEASE_TTL_S, Snapshotter
-from muster.runtime.trim import Trimmer
+from muster.runtime.snapshotter import Snapshotter
 from muster.wire.codec import UnknownVersion
 from muster_queue_manager.metrics import Watch
 from muster_queue_manager.settings import QueueManagerSettings
-
-HOUR_MS: Final = 3600 * 1000
 
 Context = ServiceContext[QueueManagerSettings]
 
@@ -40,12 +34,12 @@ async def build(context: Context) -> AsyncIterator[None]:
     """Wire the service to the real bus and clock."""
     settings, clock = context.settings, context.clock
     cell, replicas = settings.cell, settings.nats_replicas
-    inbox = await context.bus.stream(streams.inbox_spec(cell, replicas, settings.inbox_bytes))
+    inbox = await context.bus.stream(streams.inbox_spec(cell, replicas, settings.inbox_max_bytes))
     leases = await context.bus.stream(streams.leases_spec(replicas))
     follower = await start_follower(context)
     watch = Watch(context.registry, context.tracing, follower.state)
     follower.on_reload(watch.reloaded)
-    standing_by = StandingBy(context, await _snapshotter(context, follower, inbox, leases, watch))
+    standing_by = StandingBy(context, await log_keeper(context, follower, inbox, leases))
     candidate = Candidate(
         follower,
         inbox,
@@ -72,34 +66,6 @@ async def _lead(candidate: Candidate, follower: Follower) -> None:
         if follower.failure is error:
             return  # stays up and unready (LOG-10), see `following`
         raise ProcessMustEnd(ExitCode.TOO_OLD, f"{error}: upgrade this replica first") from error
-
-
-async def _snapshotter(
-    context: Context, follower: Follower, inbox: Stream, leases: Stream, watch: Watch
-) -> Snapshotter:
-    settings, clock = context.settings, context.clock
-    events = await context.bus.stream(streams.events_spec(settings.nats_replicas))
-
-    async def relay_seq() -> int | None:
-        return await relayed_up_to(events, settings.cell)
-
-    trimmer = Trimmer(
-        follower.ledger,
-        inbox,
-        clock=clock,
-        relay_seq=relay_seq,
-        retention_ms=settings.ledger_retention_hours * HOUR_MS,
-    )
-    lease = Lease(leases, f"{settings.cell}.snapshots", settings.replica, clock=clock, ttl_s=LEASE_TTL_S)
-    return Snapshotter(
-        follower,
-        lease,
-        trimmer,
-        clock=clock,
-        every_transactions=settings.snapshot_every_transactions,
-        on_snapshot=watch.snapshot,
-        on_failure=watch.snapshot_failed,
-    )
 
 
 class StandingBy:

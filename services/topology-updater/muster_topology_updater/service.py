@@ -31,7 +31,10 @@ async def build(context: ServiceContext[TopologySettings]) -> AsyncIterator[None
     settings, clock, bus = context.settings, context.clock, context.bus
     async with AsyncExitStack() as cleanup:
         places, apis = await _open(settings, cleanup)
-        inbox = InboxWriter(await bus.stream(streams.inbox_spec(settings.cell, settings.nats_replicas)), clock=clock)
+        inbox = InboxWriter(
+            await bus.stream(streams.inbox_spec(settings.cell, settings.nats_replicas, settings.inbox_max_bytes)),
+            clock=clock,
+        )
         leases = await bus.stream(streams.leases_spec(settings.nats_replicas))
         follower = await start_follower(context)
         metrics = TopologyMetrics(context.registry)

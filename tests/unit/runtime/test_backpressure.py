@@ -49,16 +49,20 @@ def test_the_last_fifth_of_the_stream_is_for_facts() -> None:
     async def main() -> None:
         spec = inbox_spec("main", max_bytes=100_000)
         stream = await SimNats(SimClock(), Random(1)).connect("a").stream(spec)
-        gauge = InboxGauge(stream, Committed(), clock=SimClock(), max_bytes=spec.max_bytes)
+        gauge = InboxGauge(stream, Committed(), clock=SimClock())
         taken = 0
-        try:
+
+        async def take_all() -> None:
+            nonlocal taken
             while True:
                 await gauge.check()
                 await stream.publish(bytes(1000))
                 gauge.wrote(1000)
                 taken += 1
-        except InboxFull:
-            pass
+
+        with pytest.raises(InboxFull) as full:
+            await take_all()
+        assert full.value.retry_after_ms >= 10_000, "only trimming makes room again"
         assert 75 <= taken <= 82
         await stream.publish(bytes(10_000))  # a fact
 

@@ -1,0 +1,75 @@
+"""LOG-14, LOG-6: a full inbox refuses commands, not facts, and a cell with one queue-manager makes room again."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import muster.client as mc
+from muster.core.commands import PodFact, PodsObserved
+from muster.core.model import PodPhase
+from muster.runtime.clock import SystemClock
+from muster.runtime.inbox import InboxWriter
+from muster.runtime.nats_bus import connect as connect_nats
+from muster.runtime.streams import inbox_spec
+
+from .admission_cell import Processes
+
+SIZE = 1 << 20
+JOB = "{name: late, queue: research, tasks: [{name: w, replicas: 1, resources: {cpu: 1}}]}"
+WITHIN_S = 60.0
+
+
+def facts() -> PodsObserved:
+    """About 50 KiB of what a binder might report of jobs that nobody remembers."""
+    return PodsObserved("sim-a", tuple(PodFact(f"{n:032x}", 1, 0, PodPhase.RUNNING) for n in range(1000)))
+
+
+async def is_taken(m: mc.Client) -> bool:
+    try:
+        return bool((await m.submit(mc.parse(JOB)[0])).id)
+    except mc.Unavailable:
+        return False
+
+
+async def submit_until_refused(m: mc.Client) -> None:
+    """A replica answers from its last measurement, a moment old, so one more may pass."""
+    async with asyncio.timeout(WITHIN_S):
+        while await is_taken(m):
+            await asyncio.sleep(0.1)
+
+
+async def test_a_full_inbox(tmp_path: Path) -> None:
+    processes = Processes(tmp_path)
+    bus = await connect_nats(processes.nats.url)
+    try:
+        stream = await bus.stream(inbox_spec("main", max_bytes=SIZE))  # made by whoever comes first
+        processes.start("muster_queue_manager", "qm-1")
+        processes.start("muster_admission", "adm-1")
+        async with mc.connect(processes.ready("adm-1"), timeout_s=0.5) as m:
+            await m.create_queue("research")
+            writer = InboxWriter(stream, clock=SystemClock())
+            while (await stream.info()).bytes < SIZE * 82 // 100:
+                await writer.write([facts()])
+            await submit_until_refused(m)
+            with pytest.raises(mc.Unavailable) as caught:
+                await m.submit(mc.parse(JOB)[0])
+            assert (caught.value.code, caught.value.retry_after_s) == ("RESOURCE_EXHAUSTED", 60.0)
+            assert "the inbox is full (" in caught.value.message
+            assert "retry in about 60 s" in caught.value.message
+            assert [queue.path for queue in await m.list_queues("research")]
+            await writer.write([facts()])
+            processes.start("muster_fair_share", "fs-1", MUSTER_SNAPSHOT_EVERY_TRANSACTIONS="1")
+            async with asyncio.timeout(WITHIN_S):
+                while (await stream.info()).bytes > SIZE // 2:
+                    await asyncio.sleep(0.5)
+                    await writer.write([PodsObserved("sim-a", facts().pods[:1])])
+            async with asyncio.timeout(WITHIN_S):
+                while not await is_taken(m):
+                    await asyncio.sleep(0.1)
+        await writer.close()
+    finally:
+        await bus.close()
+        processes.close()
