@@ -33,18 +33,18 @@ def snapshot(ledger_seq: int, inbox_seq: int) -> SnapshotInfo:
 
 
 def trimmed(
-    snapshots: list[SnapshotInfo], *, relay_seq: int | None = 999, retention_ms: int = 0
+    snapshots: list[SnapshotInfo], *, relay_seq: int | None = 999, retention_ms: int = 0, inbox_bytes: int = -1
 ) -> tuple[StreamInfo, StreamInfo]:
     """100 ledger and 50 inbox messages, one ledger message a minute; what is left an hour later."""
 
     async def main() -> tuple[StreamInfo, StreamInfo]:
         nats = SimNats(SimClock(), Random(1))
         bus = nats.connect("a")
-        ledger, inbox = await bus.stream(ledger_spec("main")), await bus.stream(inbox_spec("main"))
+        ledger, inbox = await bus.stream(ledger_spec("main")), await bus.stream(inbox_spec("main", max_bytes=inbox_bytes))
         for i in range(100):
             await ledger.publish(b"x")
             if i % 2:
-                await inbox.publish(b"y")
+                await inbox.publish(bytes(100))
             await asyncio.sleep(60)
 
         async def relay() -> int | None:
@@ -80,6 +80,16 @@ def test_what_is_younger_than_the_retention_stays() -> None:
     ledger, inbox = trimmed([snapshot(99, 50), snapshot(98, 49)], retention_ms=HOUR_MS)
     assert ledger.first_seq == 41
     assert inbox.first_seq == 21
+
+
+@pytest.mark.parametrize(("inbox_bytes", "first"), [(-1, 1), (100_000, 1), (9_000, 49)])
+def test_the_history_of_the_inbox_goes_when_the_stream_is_more_than_half_full(inbox_bytes: int, first: int) -> None:
+    """Not that of the ledger, which has no size."""
+    snapshots = [snapshot(99, 50), snapshot(98, 49)]
+    ledger, inbox = trimmed(snapshots, retention_ms=10 * HOUR_MS, inbox_bytes=inbox_bytes)
+    assert (ledger.first_seq, inbox.first_seq) == (1, first)
+    _, inbox = trimmed([], retention_ms=10 * HOUR_MS, inbox_bytes=inbox_bytes)
+    assert inbox.first_seq == 1, "never what a snapshot does not cover"
 
 
 def test_the_last_message_stays_whatever_the_snapshot_says() -> None:
