@@ -22,7 +22,7 @@ OTHER_VARIABLES = {"MUSTER_NATS_SERVER_BIN"}  # read by what starts a nats-serve
 def settings_of(service):
     module = importlib.import_module(f"{package(service)}.settings")
     classes = [c for c in vars(module).values() if isinstance(c, type) and issubclass(c, CommonSettings)]
-    return next(c for c in classes if c is not CommonSettings)
+    return max(classes, key=lambda cls: len(cls.__mro__))
 
 
 def variables_of(cls):

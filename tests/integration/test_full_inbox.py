@@ -13,7 +13,7 @@ from muster.core.model import PodPhase
 from muster.runtime.clock import SystemClock
 from muster.runtime.inbox import InboxWriter
 from muster.runtime.nats_bus import connect as connect_nats
-from muster.runtime.streams import inbox_spec
+from muster.runtime.streams import inbox_spec, snapshots_spec
 
 from .admission_cell import Processes
 
@@ -46,7 +46,7 @@ async def test_a_full_inbox(tmp_path: Path) -> None:
     bus = await connect_nats(processes.nats.url)
     try:
         stream = await bus.stream(inbox_spec("main", max_bytes=SIZE))  # made by whoever comes first
-        processes.start("muster_queue_manager", "qm-1")
+        processes.start("muster_queue_manager", "qm-1", MUSTER_SNAPSHOT_EVERY_TRANSACTIONS="1")
         processes.start("muster_admission", "adm-1")
         async with mc.connect(processes.ready("adm-1"), timeout_s=0.5) as m:
             await m.create_queue("research")
@@ -61,6 +61,7 @@ async def test_a_full_inbox(tmp_path: Path) -> None:
             assert "retry in about 60 s" in caught.value.message
             assert [queue.path for queue in await m.list_queues("research")]
             await writer.write([facts()])
+            assert not (await (await bus.stream(snapshots_spec("main"))).info()).messages, "a leader takes none"
             processes.start("muster_fair_share", "fs-1", MUSTER_SNAPSHOT_EVERY_TRANSACTIONS="1")
             async with asyncio.timeout(WITHIN_S):
                 while (await stream.info()).bytes > SIZE // 2:

@@ -121,21 +121,36 @@ def _measure(
 ) -> None:
     registry = context.registry
     registry.register(UsageCollector(cell))
-    for name, help_text, value in (
-        ("muster_inbox_backlog_messages", "Inbox messages not decided yet.", lambda: gauge.backlog_messages),
-        ("muster_inbox_bytes", "What the inbox stream holds.", lambda: gauge.stored_bytes),
+    for metric, value in (
         (
-            "muster_inbox_commands_bytes_max",
-            "From here on commands are refused (LOG-14); -1: no limit.",
+            Gauge("muster_inbox_backlog_messages", "Inbox messages not decided yet.", registry=registry),
+            lambda: gauge.backlog_messages,
+        ),
+        (Gauge("muster_inbox_bytes", "What the inbox stream holds.", registry=registry), lambda: gauge.stored_bytes),
+        (
+            Gauge(
+                "muster_inbox_commands_bytes_max",
+                "From here on commands are refused (LOG-14); -1: no limit.",
+                registry=registry,
+            ),
             lambda: gauge.commands_bytes_max,
         ),
-        ("muster_watchers", "Open watches.", lambda: hub.watchers),
-        ("muster_ledger_applied_seq", "Last ledger sequence applied here.", lambda: cell.state.ledger_seq),
+        (Gauge("muster_watchers", "Open watches.", registry=registry), lambda: hub.watchers),
         (
-            "muster_events_relayed_seq",
-            "Last ledger sequence whose events this replica relayed.",
+            Gauge("muster_ledger_applied_seq", "Last ledger sequence applied here.", registry=registry),
+            lambda: cell.state.ledger_seq,
+        ),
+        (
+            Gauge(
+                "muster_events_relayed_seq",
+                "Last ledger sequence whose events this replica relayed.",
+                registry=registry,
+            ),
             lambda: relay.relayed_seq,
         ),
-        ("muster_events_published", "Public events this replica has published.", lambda: relay.published),
+        (
+            Gauge("muster_events_published", "Public events this replica has published.", registry=registry),
+            lambda: relay.published,
+        ),
     ):
-        Gauge(name, help_text, registry=registry).set_function(value)
+        metric.set_function(value)

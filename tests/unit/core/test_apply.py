@@ -78,6 +78,22 @@ def test_finished_jobs_are_forgotten_in_time(world):
     assert list(world.state.forgotten) == [world.id("a")]
 
 
+def test_a_request_id_lives_seven_days_longer_than_its_job(world):
+    """LOG-11: a client that repeats its request within that time does not get a second job."""
+    world.submit("a")
+    world.cell.send(c.CancelJob(world.id("a")))
+    world.cell.wait(FINISHED_TTL_MS)
+    assert not world.state.jobs
+    world.cell.wait(7 * 24 * 3600 * 1000 - 1)
+    assert list(world.state.forgotten) == [world.id("a")]
+    world.submit("a")
+    assert not world.state.jobs
+    world.cell.wait(1)
+    assert not world.state.forgotten
+    world.submit("a")
+    assert list(world.state.jobs) == [world.id("a")]
+
+
 def test_too_many_finished_jobs_are_forgotten_early(world, monkeypatch):
     monkeypatch.setattr("muster.core.housekeeping.FINISHED_JOBS_MAX", 3)
     monkeypatch.setattr("muster.core.housekeeping.REQUEST_IDS_MAX", 1)

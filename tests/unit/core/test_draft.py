@@ -8,6 +8,7 @@ from tests.contract.golden_samples import TRANSITIONS
 
 from muster.core import commands as c
 from muster.core import transitions as tr
+from muster.core.limits import FINISHED_TTL_MS
 from muster.core.model import GroupPlacement, InboxPosition, PodChange
 from muster.core.sizes import size_of
 
@@ -44,6 +45,37 @@ WORST = (
 @pytest.mark.parametrize("transition", WORST, ids=lambda t: type(t).__name__)
 def test_estimates_are_upper_bounds(transition):
     assert size_of(transition) >= len(msgspec.msgpack.encode(transition))
+
+
+def test_a_transaction_closes_at_its_size(world, monkeypatch):
+    """LOG-8: what an inbox message says may become several ledger messages, none larger than the limit and one step."""
+    limit, each = 10_000, 2000
+    for module in ("decide", "draft"):
+        monkeypatch.setattr(f"muster.core.{module}.TRANSACTION_BYTES_MAX", limit)
+    jobs = []
+    for number in range(20):
+        spec = world.spec(f"job-{number}")
+        tasks = (msgspec.structs.replace(spec.tasks[0], template=bytes(each)),)
+        jobs.append(c.SubmitJob(msgspec.structs.replace(spec, tasks=tasks)))
+    world.cell.write(*jobs)
+    sizes = []
+    while done := world.cell.step():
+        sizes.append(sum(size_of(transition) for transition in done))
+    assert len(world.state.jobs) == 20
+    assert len(sizes) >= 20 * each // limit
+    assert max(sizes) < limit + each + 1000
+
+
+def test_what_has_to_be_done_without_being_told_is_cut_as_well(world, monkeypatch):
+    """LOG-8: finished jobs that all leave the state at one moment."""
+    for number in range(50):
+        world.submit(str(number))
+        world.cell.send(c.CancelJob(world.id(str(number))))
+    monkeypatch.setattr("muster.core.draft.TRANSACTION_BYTES_MAX", 500)
+    before = world.state.ledger_seq
+    gone = world.cell.wait(2 * FINISHED_TTL_MS)
+    assert not world.state.jobs
+    assert world.state.ledger_seq - before >= sum(size_of(transition) for transition in gone) // 1000
 
 
 def test_texts_of_others_are_cut(world):

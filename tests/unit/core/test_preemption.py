@@ -9,7 +9,7 @@ import pytest
 from muster.core import commands as c
 from muster.core import transitions as tr
 from muster.core.limits import HOLD_TTL_MS
-from muster.core.model import JobState, TaskGroup
+from muster.core.model import GroupPlacement, JobState, TaskGroup
 from muster.core.preemption import plan_preemption
 from muster.core.preemption_rules import Ground, ground
 from muster.core.requests import may_displace
@@ -188,6 +188,7 @@ def test_no_plan_is_answered_and_asked_again_later_if_something_changed(full):
     [
         ({"victims": (("f" * 32, 1),)}, "a victim is no longer running"),
         ({"placement": ()}, "the placement is not the job's gang"),
+        ({"placement": (GroupPlacement(0, ((0, 1),) * 60_000),)}, "the plan is too large for a transaction"),  # LOG-8
     ],
 )
 def test_a_plan_that_does_not_hold_is_dropped_whole(full, change, reason):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from hashlib import sha256
 from random import Random
+from typing import Any
 
 from muster.core import commands
 from muster.core import transitions as tr
@@ -69,14 +70,14 @@ class SimCell:
         return follower
 
     async def candidate(
-        self, name: str, clock: SimClock | None = None, observer: LeaderObserver | None = None
+        self, name: str, clock: SimClock | None = None, observer: LeaderObserver | None = None, **more: Any
     ) -> Candidate:
         """A queue-manager's core, caught up and not yet contending."""
         bus, clock = self.connect(name), clock or SimClock()
         follower = Follower(bus, CELL, clock=clock)
         await follower.start()
         inbox, leases = await bus.stream(inbox_spec(CELL)), await bus.stream(leases_spec())
-        return Candidate(follower, inbox, leases, replica=name, clock=clock, observer=observer)
+        return Candidate(follower, inbox, leases, replica=name, clock=clock, observer=observer, **more)
 
     def ledger(self) -> list[tr.Transaction]:
         log = self.nats.streams["LEDGER_main"]

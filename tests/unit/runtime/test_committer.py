@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from random import Random
+from typing import Any
 
 import pytest
 
 from muster.runtime.committer import Committer, Deposed
 from muster.runtime.exit_codes import ExitCode
-from muster.runtime.ports import StreamSpec
+from muster.runtime.ports import Conflict, StreamSpec
 from muster.runtime.streams import ledger_spec
 from muster.sim.bus import Faults, SimNats
 from muster.sim.loop import SimClock, run
@@ -76,6 +77,30 @@ def test_an_acknowledged_sequence_that_was_not_expected_does_not_count() -> None
     async def main() -> None:
         with pytest.raises(Deposed):
             await Committer(Careless(), 3, SimClock()).commit(b"x")  # type: ignore[arg-type]
+
+    run(main())
+
+
+def test_a_conflict_with_a_write_that_came_to_nothing_is_tried_again() -> None:
+    """nats-server answers 10164 while another write with the same expectation is on its way, also one's own."""
+
+    async def main() -> None:
+        nats = SimNats(SimClock(), Random(1))
+        stream = await nats.connect("a").stream(ledger_spec("main"))
+        answers = [Conflict("expected last sequence constraint failed"), Conflict("expected last sequence")]
+
+        class Busy:
+            name, get, info = stream.name, stream.get, stream.info
+
+            async def publish(self, data: bytes, **more: Any) -> int:
+                if answers:
+                    raise answers.pop()
+                return await stream.publish(data, **more)
+
+        committer = Committer(Busy(), 0, SimClock())  # type: ignore[arg-type]
+        assert await committer.commit(b"mine") == 1
+        assert committer.resends == 2
+        assert [m.data for m in nats.streams["LEDGER_main"].messages.values()] == [b"mine"]
 
     run(main())
 

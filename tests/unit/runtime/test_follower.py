@@ -105,6 +105,27 @@ def test_it_follows_from_the_beginning_and_tells_in_order() -> None:
     run(main())
 
 
+def test_a_state_that_is_loaded_is_told_to_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LOG-16: or the next collection walks all of it."""
+    loaded: list[int] = []
+    monkeypatch.setattr("muster.runtime.follower.state_loaded", lambda: loaded.append(1))
+
+    async def main() -> None:
+        cell = SimCell()
+        leader = await Writer.of(cell)
+        await leader.decide(queue(), nodes(3))
+        first = await cell.follower("first")
+        await take_snapshot(cell, first)
+        loaded.clear()
+        second = await cell.follower("second")
+        assert loaded
+        assert same(first.state, second.state)
+        await first.stop()
+        await second.stop()
+
+    run(main())
+
+
 def test_a_transaction_that_does_not_build_on_the_last_applied_one_is_void() -> None:
     """LOG-4: a deposed leader's late write must change nothing, and what follows builds on the one before it."""
 

@@ -103,6 +103,26 @@ def test_the_inbox_is_read_only_after_the_election_is_committed() -> None:
     run(main())
 
 
+def test_what_only_a_standby_does_ends_before_the_term_begins() -> None:
+    """LOG-6: a leader never serialises its state."""
+
+    async def main() -> None:
+        cell = SimCell()
+        seen: list[tuple[bool, int]] = []
+
+        async def before_leading() -> None:
+            seen.append((candidate.leading, len(cell.ledger())))
+
+        candidate = await cell.candidate("a", before_leading=before_leading)
+        leading = asyncio.create_task(candidate.run())
+        await asyncio.sleep(5)
+        assert seen == [(False, 0)]
+        assert candidate.leading
+        await cancel(leading)
+
+    run(main())
+
+
 def test_a_graceful_stop_hands_over_at_once() -> None:
     async def main() -> None:
         cell = SimCell(faults=Faults(delay_min_s=0.001, delay_max_s=0.002))

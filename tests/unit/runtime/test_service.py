@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import sys
@@ -142,6 +143,14 @@ async def test_serves_health_reflection_and_addresses(tmp_path):
         async for answer in stub.ServerReflectionInfo(iter([asked])):
             names = {entry.name for entry in answer.list_services_response.service}
         assert {ECHO, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"} <= names
+
+
+async def test_what_the_service_has_loaded_is_frozen_while_it_serves(tmp_path):
+    """LOG-16."""
+    async with running(tmp_path):
+        assert not gc.isenabled()
+        assert gc.get_freeze_count() > 1000
+    assert gc.isenabled()
 
 
 async def test_readiness_follows_the_checks(tmp_path):

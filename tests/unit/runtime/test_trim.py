@@ -40,7 +40,10 @@ def trimmed(
     async def main() -> tuple[StreamInfo, StreamInfo]:
         nats = SimNats(SimClock(), Random(1))
         bus = nats.connect("a")
-        ledger, inbox = await bus.stream(ledger_spec("main")), await bus.stream(inbox_spec("main", max_bytes=inbox_bytes))
+        ledger, inbox = (
+            await bus.stream(ledger_spec("main")),
+            await bus.stream(inbox_spec("main", max_bytes=inbox_bytes)),
+        )
         for i in range(100):
             await ledger.publish(b"x")
             if i % 2:
