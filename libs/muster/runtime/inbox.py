@@ -7,9 +7,10 @@ positions once they are durable, never before (I9).
     write(items) -> pieces in a queue -> messages, several in flight -> acknowledged -> positions to the callers
 
 A message whose outcome is unknown is sent again with identical bytes and the same message id, so it is stored once.
-After `GIVE_UP_S` of that the callers get OutcomeUnknown: it may be stored, and asking again with the same request id
-is safe (LOG-11). While several messages are in flight, a repeated one may land behind a later one; callers that need
-their own writes in order either await each or name an `order_key`, which keeps one message with that key in flight.
+After `GIVE_UP_S` of that the callers get OutcomeUnknown, as those do who waited so long for their turn: it may be
+stored, and asking again with the same request id is safe (LOG-11). While several messages are in flight, a repeated one
+may land behind a later one; callers that need their own writes in order either await each or name an `order_key`, which
+keeps one message with that key in flight.
 
 A full inbox refuses commands before facts (LOG-14): see `InboxGauge`. What waits here to be sent is bounded as well,
 by `QUEUED_BYTES_MAX`: then commands are refused in the same way, and facts wait their turn. A write whose caller has
@@ -49,13 +50,14 @@ class ItemTooLarge(ValueError):
 class _Piece:
     """Items of one caller that go into one message together."""
 
-    __slots__ = ("bytes", "headers", "items", "key", "positions", "sent")
+    __slots__ = ("bytes", "give_up_s", "headers", "items", "key", "positions", "sent")
 
-    def __init__(self, key: Hashable, headers: Mapping[str, str]) -> None:
+    def __init__(self, key: Hashable, headers: Mapping[str, str], give_up_s: float) -> None:
         self.items: list[AnyItem] = []
         self.bytes = 0
         self.key = key
         self.sent = False
+        self.give_up_s = give_up_s  # when nobody need hope any more that it is sent
         self.headers = headers
         self.positions: asyncio.Future[list[InboxPosition]] = asyncio.get_running_loop().create_future()
 
@@ -161,13 +163,13 @@ class InboxWriter:
 
     def _split(self, items: Sequence[AnyItem], key: Hashable) -> list[_Piece]:
         pieces: list[_Piece] = []
-        headers = self._trace_headers()
+        headers, give_up_s = self._trace_headers(), self._clock.monotonic() + GIVE_UP_S
         for item in items:
             size = codec.encoded_item_bytes(item)
             if size > ITEM_BYTES_MAX:
                 raise ItemTooLarge(f"a {type(item).__name__} of {size} bytes, at most {ITEM_BYTES_MAX} fit a message")
             if not pieces or pieces[-1].bytes + size > BATCH_BYTES_MAX:
-                pieces.append(_Piece(key, headers))
+                pieces.append(_Piece(key, headers, give_up_s))
             pieces[-1].items.append(item)
             pieces[-1].bytes += size
         return pieces
@@ -198,11 +200,14 @@ class InboxWriter:
         batch: list[_Piece] = []
         kept: deque[_Piece] = deque()
         kept_keys: set[Hashable] = set()
-        size = 0
+        size, now_s = 0, self._clock.monotonic()
         while self._queue:
             piece = self._queue.popleft()
             if not piece.items:
                 self._forsaken -= 1
+            elif now_s > piece.give_up_s:
+                self._queued_bytes -= piece.bytes
+                piece.positions.set_exception(OutcomeUnknown("the inbox does not answer; this was not sent"))
             elif piece.key is not None and (piece.key in self._busy_keys or piece.key in kept_keys):
                 kept.append(piece)
                 kept_keys.add(piece.key)

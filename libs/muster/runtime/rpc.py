@@ -22,6 +22,7 @@ from muster.runtime.metrics import ProcessMetrics
 from muster.runtime.tracing import Tracing
 
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+CALLS_MAX: Final = 2_000  # at once, watches included; more are refused with RESOURCE_EXHAUSTED
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
@@ -49,7 +50,9 @@ class RpcServer:
                     tracer_provider=tracing.provider, filter_=no_health
                 )
             )
-        self.server = grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)
+        self.server = grpc.aio.server(
+            interceptors=interceptors, options=SERVER_OPTIONS, maximum_concurrent_rpcs=CALLS_MAX
+        )
         self._health = health.aio.HealthServicer()
         self._names: list[str] = []
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)

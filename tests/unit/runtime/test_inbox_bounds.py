@@ -11,7 +11,8 @@ from tests.unit.runtime.test_inbox import names, with_template
 from muster.core.model import InboxPosition
 from muster.runtime import inbox
 from muster.runtime.backpressure import InboxFull, InboxGauge
-from muster.runtime.inbox import IN_FLIGHT_MAX, LINGER_S, InboxWriter
+from muster.runtime.inbox import GIVE_UP_S, IN_FLIGHT_MAX, LINGER_S, InboxWriter
+from muster.runtime.ports import OutcomeUnknown
 from muster.sim.bus import Faults
 from muster.sim.loop import SimClock, run
 
@@ -66,6 +67,24 @@ def test_what_nobody_waits_for_any_more_is_not_sent() -> None:
         cell.nats.faults.request_lost_chance = 0.0
         await asyncio.gather(*sent, *stay)
         assert sorted(names(cell)) == sorted([f"job-{n}" for n in range(IN_FLIGHT_MAX)] + ["job-2000", "job-2001"])
+        assert queued(writer) == 0
+
+    run(main())
+
+
+def test_who_waits_for_a_turn_is_told_when_the_bus_does_not_answer() -> None:
+    async def main() -> None:
+        cell = SimCell()
+        writer = await cell.writer()
+        await silent(cell)
+        for n in range(IN_FLIGHT_MAX):
+            await many(writer, n, 1)
+            await asyncio.sleep(LINGER_S + 0.001)
+        waiting = await many(writer, 1000, 60)
+        began_s = asyncio.get_running_loop().time()
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(outcome, OutcomeUnknown) for outcome in outcomes)
+        assert asyncio.get_running_loop().time() - began_s < 2 * GIVE_UP_S + 10
         assert queued(writer) == 0
 
     run(main())
