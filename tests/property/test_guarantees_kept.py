@@ -28,8 +28,8 @@ from muster.core.model import JobState, QueueSpec
 from muster.core.queues import Queue
 
 EXAMPLES = int(os.environ.get("INSTANCES", "60"))
-STEP_MS = 400_000
-LONG_MS = 6 * 3600 * 1000
+STEP_MS = 1_800_000
+LONG_MS = 2 * 3600 * 1000  # longer than any pause after a preemption
 ONE = 1000  # the size of every pod
 
 
