@@ -27,7 +27,7 @@ from muster.core.limits import PREEMPTIONS_MAX
 from muster.core.model import JobState, QueueSpec
 from muster.core.queues import Queue
 
-EXAMPLES = int(os.environ.get("INSTANCES", "60"))
+EXAMPLES = int(os.environ.get("INSTANCES", "40"))
 STEP_MS = 1_800_000
 LONG_MS = 2 * 3600 * 1000  # longer than any pause after a preemption
 ONE = 1000  # the size of every pod
