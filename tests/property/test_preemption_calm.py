@@ -20,6 +20,7 @@ from tests.unit.core.preempting import Around, planned
 from muster.core import commands as c
 from muster.core import invariants, snapshot
 from muster.core.apply import apply_transaction
+from muster.core.claims import Claims
 from muster.core.demand import demand, startable
 from muster.core.entitlements import entitlements
 from muster.core.jobs import Job
@@ -173,7 +174,7 @@ class Chance(Around):
             lambda: Overlay(state.nodes),
             lambda queue: queue.usage,
             member_of,
-            tree=state.queues,
+            claims=Claims(state.queues),
             leaving=[state.jobs[leaver] for leaver in state.potential.leaving],
             holds={holder: hold for holder, hold in state.holds.items() if holder != job.id},
             find=state.jobs.get,

@@ -305,8 +305,43 @@ async def test_a_borrower_that_became_immune(cell: Scenario) -> None:
     assert len(cell.evicted) == PREEMPTIONS_MAX
     for n in range(2):
         await cell.cancel(f"blocked-{n}")
-    await cell.until(lambda: cell.runs("often"), within_s=90.0)  # nobody else wants anything: within its entitlement
-    assert cell.entitled("borrower") == 4000
+    await cell.until(lambda: cell.ended("mine"), within_s=90.0)
+    await cell.is_silent()
+    assert (cell.entitled("lender"), cell.entitled("borrower")) == (0, 4000)  # the lender is idle
+    assert cell.waits("often")  # for nobody could make it leave again
+    (why,) = explain(cell.state, job_id("often")).blockers
+    assert (why.kind, why.subject, why.missing) == ("guaranteed", "lender", 8000)
+    await cell.submit("soon", queue="lender", cpu=4000, run_s=5.0)
+    await cell.until(lambda: cell.runs("soon"), within_s=5.0)
+    await cell.queue("lender", guaranteed=(), preemption="ANY")
+    await cell.until(lambda: cell.runs("often"), within_s=30.0)
+    assert len(cell.evicted) == PREEMPTIONS_MAX
+
+
+@told()
+async def test_a_borrower_that_is_immune_as_declared(cell: Scenario) -> None:
+    """Jobs that are not preemptible fill a cell whose lender is idle, up to what it is guaranteed; the rest is lent to
+    jobs that give it back. When the lender wants what is its own, it has it as soon as those are gone."""
+    cell.nodes(4, cpu=2000)
+    await cell.queue("lender", guaranteed=amounts(cpu=4000), preemption="ANY")
+    await cell.queue("borrower", preemption="ANY")
+    await cell.submit("fixed", 8, queue="borrower", cpu=1000, preemptible=False)
+    await cell.until(lambda: len(cell.running("borrower")) == 4)
+    assert cell.entitled("borrower") == 8000
+    waiting = next(name for name in map("fixed-{}".format, range(8)) if cell.waits(name))
+    assert explain(cell.state, job_id(waiting)).rule == "P4"
+    await cell.submit("loan", 8, queue="borrower", cpu=1000)
+    await cell.until(lambda: len(cell.running("borrower")) == 8)
+    await cell.submit("mine", 4, queue="lender", cpu=1000)
+    await cell.until(lambda: len(cell.running("lender")) == 4)
+    assert sorted(name[:4] for name in cell.evicted) == ["loan"] * 4
+    await cell.is_silent()
+    assert len(cell.evicted) == 4
+    assert sum(name.startswith("fixed") for name in cell.running("borrower")) == 4
+    await cell.submit("own", queue="lender", cpu=1000, preemptible=False)
+    await cell.cancel("mine-0")
+    await cell.until(lambda: cell.runs("own"))  # within its own guarantee
+    await cell.is_silent()
 
 
 @told()

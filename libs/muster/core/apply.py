@@ -15,11 +15,13 @@ from msgspec.structs import force_setattr
 
 from muster.core import apply_nodes, apply_preemption, apply_queues
 from muster.core import transitions as tr
+from muster.core.asks import claimants
 from muster.core.due import drop_spent_timers, wake
 from muster.core.errors import InvariantBroken
 from muster.core.jobs import OVER, RUNNING_STATES, Job, advance, is_over, may_grow
 from muster.core.limits import REFUSALS_REMEMBERED_MAX, START_TIMEOUT_MS
-from muster.core.model import Amounts, GroupPlacement, JobState
+from muster.core.model import Amounts, JobState
+from muster.core.order import protected
 from muster.core.potential import staying
 from muster.core.state import CellState, Forgotten
 from muster.core.sums import Sum
@@ -135,7 +137,7 @@ def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
     advance(job, t, state.now_ms)
     _charge(state, job, charged_amounts(job)).tally(state.accounts).placed(job, state.now_ms)
     state.nodes.charge_placement(job.gang.tasks, t.groups)
-    _enter_nodes(state, t.job, t.groups)
+    apply_nodes.enter_nodes(state, t.job, t.groups)
     state.queues.count_members(job.spec, job.queue, -1, 1)
     _grows(state, job)
     queue = state.queues.by_id[job.queue]
@@ -147,12 +149,6 @@ def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
     state.timers.starts.append((state.now_ms, t.job, t.epoch))
     if job.spec.max_runtime_ms:
         state.timers.add(state.now_ms + job.spec.max_runtime_ms, Due.MAX_RUNTIME, t.job, t.epoch)
-
-
-def _enter_nodes(state: CellState, job_id: str, placement: tuple[GroupPlacement, ...]) -> None:
-    for group in placement:
-        for node, _ in group.runs:
-            state.node_jobs.setdefault(node, {})[job_id] = None
 
 
 def _grows(state: CellState, job: Job) -> None:
@@ -167,12 +163,12 @@ def _job_grown(state: CellState, t: tr.JobGrown) -> None:
     advance(job, t, state.now_ms)
     _charge(state, job, job.gang.of_groups(t.groups))
     state.nodes.charge_placement(job.gang.tasks, t.groups)
-    _enter_nodes(state, t.job, t.groups)
+    apply_nodes.enter_nodes(state, t.job, t.groups)
     there = {node for group in job.placement for node, _ in group.runs}
     for group in before:
         for node, _ in group.runs:
             if node not in there:  # the last position there is used again elsewhere
-                _leave_node(state, t.job, node)
+                apply_nodes.leave_node(state, t.job, node)
     state.changes += 1  # these replicas may be taken away again (rule P2c)
     state.timers.add(state.now_ms + START_TIMEOUT_MS, Due.GROWN, t.job, t.epoch)
     _grows(state, job)
@@ -185,8 +181,7 @@ def _job_shrunk(state: CellState, t: tr.JobShrunk) -> None:
         state.accounts.shrunk(job, live, state.now_ms)
     advance(job, t, state.now_ms)
     leaving = job.gang.of_positions(live)
-    state.queues.leave(job.queue, leaving)
-    _less_committed(state, job.queue)
+    _less_committed(state, job, leaving)
     _uncommit(state, job, leaving)
     state.changes += 1
     if t.not_before_ms > state.now_ms:
@@ -222,6 +217,8 @@ def _pods_changed(state: CellState, t: tr.PodsChanged) -> None:
         _uncommit(state, job, gang.of_positions(stayed))
         if gone:
             state.queues.leave(job.queue, gang.of_positions(gone), -1)
+        if protected(job) and len(gone) < len(over):
+            state.queues.protect(job.queue, gang.of_positions([p for p in over if p not in gone]), -1)
         if state.vanished:
             apply_nodes.accounted_for(state, job)
         _grows(state, job)
@@ -233,6 +230,8 @@ def _charge(state: CellState, job: Job, amounts: Amounts) -> Sum:
     counted = state.sums.of(job, amounts)
     counted.charged += 1
     counted.committed += 1
+    if protected(job):
+        state.queues.protect(job.queue, amounts)
     state.potential.touch(job.spec.id)
     return counted
 
@@ -262,8 +261,7 @@ def _job_stopping(state: CellState, t: tr.JobStopping | tr.JobPreempted) -> None
     _runs_no_more(state, job)
     stayed = job.gang.of_positions(staying(job))
     if isinstance(t, tr.JobPreempted):
-        state.queues.leave(job.queue, stayed)
-        _less_committed(state, job.queue)
+        _less_committed(state, job, stayed)
         state.accounts.preempted(job, state.now_ms)
     advance(job, t, state.now_ms)
     _grows(state, job)
@@ -271,32 +269,23 @@ def _job_stopping(state: CellState, t: tr.JobStopping | tr.JobPreempted) -> None
     state.changes += 1
 
 
-def _less_committed(state: CellState, queue: str) -> None:
+def _less_committed(state: CellState, job: Job, amounts: Amounts) -> None:
     """A plan takes something from the queue (rule Q3): what starts only within E (rule P4), or by E before what lenders
-    withhold (rule F6), may fit now, before anything is free."""
-    if queue in state.pending.protected or state.queues.lending:
-        state.pending.open_queue(queue)
+    withhold (rule F6), may fit now, before anything is free; and in all queues what is protected, if this was."""
+    state.queues.leave(job.queue, amounts)
+    if job.queue in state.pending.protected or state.queues.lending:
+        state.pending.open_queue(job.queue)
+    if protected(job):
+        state.queues.protect(job.queue, amounts, -1)
+        for queue in claimants(state):
+            state.pending.open_queue(queue)
+        state.pending.open_growing(job for job in state.pending.growing if protected(state.jobs[job]))
 
 
 def _runs_no_more(state: CellState, job: Job) -> None:
     """The job is about to leave Placed, Starting or Running, if it is in one of them."""
     if job.state in RUNNING_STATES:
         state.queues.by_id[job.queue].ran(job.spec.id, job.spec.priority, job.spec.preemptible)
-
-
-def _leave_nodes(state: CellState, job_id: str, placement: tuple[GroupPlacement, ...]) -> None:
-    for group in placement:
-        for node, _ in group.runs:
-            _leave_node(state, job_id, node)
-
-
-def _leave_node(state: CellState, job_id: str, node: int) -> None:
-    on_node = state.node_jobs.get(node)
-    if on_node is not None:
-        on_node.pop(job_id, None)
-        if not on_node:
-            del state.node_jobs[node]
-    apply_nodes.off_vanished(state, node, job_id)
 
 
 def _job_requeued(state: CellState, t: tr.JobRequeued) -> None:
@@ -307,7 +296,7 @@ def _job_requeued(state: CellState, t: tr.JobRequeued) -> None:
         state.gangs.drop_rest(job.gang, job.asks)
         job.asks = state.gangs.take_rest(job.gang, job.spec, job.phases)
     state.potential.goes(job)
-    _leave_nodes(state, t.job, placement)
+    apply_nodes.leave_nodes(state, t.job, placement)
     if job.not_before_ms > state.now_ms:
         state.timers.add(job.not_before_ms, Due.BACKOFF_OVER, t.job, job.epoch)
     else:
@@ -325,7 +314,7 @@ def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCa
     advance(job, t, state.now_ms)
     _grows(state, job)
     state.potential.goes(job)
-    _leave_nodes(state, t.job, placement)
+    apply_nodes.leave_nodes(state, t.job, placement)
     if apply_preemption.unhold(state, job):
         state.loosened()
     state.asks.pop(t.job, None)

@@ -12,6 +12,8 @@ from typing import Final
 from muster.core import transitions as tr
 from muster.core.jobs import Job
 from muster.core.limits import PREEMPTION_RETRY_MAX_MS, PREEMPTIONS_REQUESTED_MAX
+from muster.core.model import Amounts
+from muster.core.order import protected
 from muster.core.state import Ask, CellState, Hold
 from muster.core.timers import Due
 
@@ -45,11 +47,18 @@ def hold_made(state: CellState, t: tr.HoldMade) -> None:
     _leave_class(state, job)
     state.holds[t.job] = Hold(t.job, t.placement, t.victims, t.expires_ms, t.shrinks)
     held = job.gang.of_groups(t.placement)
-    state.queues.hold(job.queue, held)
+    count_held(state, job, held, 1)
     state.sums.of(job, held).committed += 1
     state.potential.touch(t.job)
     state.pending.add(state.class_key(job), state.order_key(job))
     state.timers.add(t.expires_ms, Due.HOLD_EXPIRES, t.job, job.epoch)
+
+
+def count_held(state: CellState, job: Job, held: Amounts, sign: int) -> None:
+    """The holder counts as placed (rule Q3), or no longer."""
+    state.queues.hold(job.queue, held, sign)
+    if protected(job):
+        state.queues.protect(job.queue, held, sign)
 
 
 def _leave_class(state: CellState, job: Job) -> None:
@@ -67,7 +76,7 @@ def unhold(state: CellState, job: Job) -> bool:
     if hold is None:
         return False
     held = job.gang.of_groups(hold.placement)
-    state.queues.hold(job.queue, held, -1)
+    count_held(state, job, held, -1)
     state.sums.of(job, held).committed -= 1
     state.potential.touch(job.spec.id)
     return True

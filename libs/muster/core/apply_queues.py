@@ -85,6 +85,7 @@ def queue_removed(state: CellState, t: tr.QueueRemoved) -> None:
     state.accounts.removed(t.queue, state.queues.path(t.queue))
     state.queues.remove(t.queue)
     state.entitled.pop(t.queue, None)
+    state.loosened()  # what it was guaranteed is kept from nobody any more (rules P4, F6)
 
 
 def entitlements_set(state: CellState, t: tr.EntitlementsSet) -> None:
@@ -96,8 +97,6 @@ def entitlements_set(state: CellState, t: tr.EntitlementsSet) -> None:
             state.entitled[entitlement.queue] = entitlement.amounts
     state.entitled_seq = t.ledger_seq
     state.changes += 1
-    for job in state.pending.growing:
-        if state.jobs[job].queue in changed:
-            state.pending.growing_opened[job] = None
+    state.pending.open_growing(job for job in state.pending.growing if state.jobs[job].queue in changed)
     if state.queues.lending:
         state.pending.loosen()  # less may be withheld from borrowers

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from muster.core import arrays, commands
 from muster.core import transitions as tr
 from muster.core.apply import STRUCTURAL
-from muster.core.asks import opened_by
+from muster.core.asks import claimants, opened_by
 from muster.core.commands import Entitlement
 from muster.core.draft_nodes import DraftNodes
 from muster.core.draft_usage import DraftUsage
@@ -23,7 +23,7 @@ from muster.core.gangs import Gang, GangShape, shape_key
 from muster.core.jobs import OVER, Job, advance, is_over
 from muster.core.limits import MESSAGE_CHARS_MAX, SUBJECT_CHARS_MAX, TRANSACTION_BYTES_MAX
 from muster.core.model import Amounts, GroupPlacement, InboxPosition, JobSpec, PodChange, TaskGroup
-from muster.core.order import ClassKey, OrderKey, PendingIndex, class_key, order_key
+from muster.core.order import ClassKey, OrderKey, PendingIndex, class_key, order_key, protected
 from muster.core.overlay import Overlay
 from muster.core.potential import staying
 from muster.core.queues import Queue, QueueTree, Usage
@@ -125,20 +125,25 @@ class Draft:
         if tracked:
             self._counts_as(job, -1)
         if isinstance(transition, tr.JobPreempted):
-            self.usages.shift(job.queue, job.gang.of_positions(staying(job)), -1)
+            self._leaves(job, staying(job))
         elif isinstance(transition, tr.JobShrunk):
-            live = [position for position in transition.pods if not is_over(job.phases[position])]
-            self.usages.shift(job.queue, job.gang.of_positions(live), -1)
-        if isinstance(transition, (tr.JobPreempted, tr.JobShrunk)):
-            pending = self.state.pending
-            if job.queue in pending.protected or self.tree.lending:
-                self.reopened[job.queue] = None  # as `apply` does: less of its E is used up
+            self._leaves(job, [position for position in transition.pods if not is_over(job.phases[position])])
         advance(job, transition, self.now_ms)
         if tracked:
             self._counts_as(job, 1)
         self.transitions.append(transition)
         self.bytes += size_of(transition)
         return job
+
+    def _leaves(self, job: Job, positions: Sequence[int]) -> None:
+        """These pods count as gone; who may start because of that is looked at, as `apply` says."""
+        amounts = job.gang.of_positions(positions)
+        self.usages.shift(job.queue, amounts, -1)
+        if job.queue in self.state.pending.protected or self.tree.lending:
+            self.reopened[job.queue] = None  # less of its E is used up
+        if protected(job):
+            self.usages.claims.count(job.queue, amounts, -1)
+            self.reopened.update(dict.fromkeys(claimants(self.state)))
 
     def pods_changed(self, job: Job, changes: tuple[PodChange, ...]) -> Job:
         """Phases move forward; what is over frees its node and its quota (rule L5)."""
@@ -155,6 +160,8 @@ class Draft:
             self._release(job, job.gang.of_positions(over))
             if gone:
                 self.usages.shift(job.queue, job.gang.of_positions(gone), 1)
+            if protected(job) and len(gone) < len(over):
+                self.usages.claims.count(job.queue, job.gang.of_positions([p for p in over if p not in gone]), -1)
             freed = (job.gang.tasks, job.placement, over if len(over) < job.gang.pods else None)
             self.releases.append(freed)
             if self._overlay is not None:
@@ -258,7 +265,8 @@ class Draft:
     def editable_tree(self) -> QueueTree:
         """The tree, as a copy that this transaction may change."""
         if self.tree is self.state.queues:
-            self.tree = self.usages.tree = self.tree.copy()
+            self.tree = self.tree.copy()
+            self.usages.replant(self.tree)
         return self.tree
 
     def entitle(self, published: tuple[Entitlement, ...]) -> None:
@@ -278,6 +286,8 @@ class Draft:
     def charge(self, job: Job, amounts: Amounts) -> None:
         """The job holds so much more."""
         self.usages.charge(job.queue, amounts)
+        if protected(job):
+            self.usages.claims.count(job.queue, amounts, 1)
         if self.tree.by_id[job.queue].tracked:
             self.usages.count_member(job.queue, job.spec, amounts=amounts)
 
@@ -333,7 +343,10 @@ class Draft:
         """The holder counts as placed (rule Q3), or no longer."""
         job = self.job(hold.job)
         if job is not None:
-            self.usages.shift(job.queue, job.gang.of_groups(hold.placement), sign)
+            amounts = job.gang.of_groups(hold.placement)
+            self.usages.shift(job.queue, amounts, sign)
+            if protected(job):
+                self.usages.claims.count(job.queue, amounts, sign)
 
     def lift_hold(self, job_id: str, sign: int = -1) -> None:
         """While the holder is tried it does not count as placed (1: it does again)."""

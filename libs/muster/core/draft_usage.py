@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from muster.core.claims import Claims
 from muster.core.members import Key, Member, keys_of
 from muster.core.model import Amounts, JobSpec
 from muster.core.queues import Queue, QueueTree, Usage
@@ -18,6 +19,7 @@ class DraftUsage:
 
     def __init__(self, tree: QueueTree) -> None:
         self.tree = tree
+        self.claims = Claims(tree)  # of the jobs that nobody can reclaim from (rule P4)
         self._charged: dict[str, Usage] = {}  # queue id -> all of its usage
         self._shifts: dict[str, Usage] = {}  # queue id -> what committed usage has beyond the change of charged usage
         self._members: dict[tuple[str, Key], Member] = {}
@@ -53,6 +55,10 @@ class DraftUsage:
             shift = self._shifts.setdefault(q.spec.id, {})
             for resource, amount in amounts:
                 shift[resource] = shift.get(resource, 0) + sign * amount
+
+    def replant(self, tree: QueueTree) -> None:
+        """From now on it is about a copy of the tree, which this transaction changes."""
+        self.tree = self.claims.tree = tree
 
     # --- members ----------------------------------------------------------------------------------------------------
 

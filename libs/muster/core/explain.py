@@ -14,12 +14,12 @@ from typing import Final
 from msgspec import Struct
 
 from muster.core import layout, resources
+from muster.core.blockers import Blocker, limits, shares_of_others
 from muster.core.draft import Draft
 from muster.core.errors import Code, Rejected
 from muster.core.jobs import RUNNING_STATES, Job
 from muster.core.lost_work import unsaved_ms, work_since_ms
 from muster.core.model import Amounts, JobState, PodPhase, Reason
-from muster.core.order import protected
 from muster.core.overlay import Overlay
 from muster.core.potential import entitled, staying
 from muster.core.preemption import cluster_mask
@@ -68,20 +68,6 @@ class QueueShare(Struct, frozen=True):
     entitled: Amounts
     with_job: Amounts  # usage with this job, in the resources that it asks for or that are limited
     over: Amounts  # by how much that exceeds the limit
-
-
-class Blocker(Struct, frozen=True):
-    """One thing in the way. Amounts are in canonical units of `resource`."""
-
-    rule: str
-    kind: str  # queue-state, queue-limit, capacity, device, selector, taint, not-ready, hold, backoff, ...
-    subject: str
-    resource: str = ""
-    needed: int = 0
-    available: int = 0
-    missing: int = 0
-    nodes: int = 0
-    message: str = ""
 
 
 class Explanation(Struct, frozen=True):
@@ -200,8 +186,8 @@ def _queued(state: CellState, job: Job, now_ms: int) -> Explanation:
     draft = Draft(state, state.now_ms, 1)  # of the cycle that would look at the job; thrown away
     room = Room(draft)
     room.lift(job)
-    _limits(job, queue, room, blockers, unblocked)
-    _shares_of_others(job, queue, room, blockers, unblocked)
+    limits(job, queue, room, blockers, unblocked)
+    shares_of_others(job, queue, room, blockers, unblocked)
     _places(state, job, draft.overlay, blockers, unblocked)
     preemption = _preemption(state, job, queue, entitled=room.entitled(job))
     waited = _seconds(now_ms - job.submit_ms)
@@ -234,67 +220,6 @@ def _backoff(job: Job, now_ms: int, blockers: list[Blocker]) -> None:
         message = f"waits {_seconds(left_ms + 999)} more after {job.reason}"
         rule = RULE_OF.get(job.reason, "P5")
         blockers.append(Blocker(rule, "backoff", job.id, missing=left_ms, message=message))
-
-
-def _shares_of_others(job: Job, queue: Queue, room: Room, blockers: list[Blocker], unblocked: list[str]) -> None:
-    """What allowances, protection and lenders keep it from, beside the limits of its path (rules Q1, P4, F6)."""
-    need = job.asks.minimum_map
-    for above, over in room.over_allowance(job, need):
-        blockers.append(
-            Blocker(
-                rule="Q1",
-                kind=f"{over.key[0].lower()}-limit",
-                subject=above.path,
-                resource=over.resource,
-                needed=over.asked,
-                available=max(over.most - over.used, 0),
-                missing=over.used + over.asked - over.most,
-                message=over.say(above.path),
-            )
-        )
-        unblocked.append(f"less in use by {over.key[0].lower()} {over.key[1]} in queue {above.path}")
-    above_own = room.above_entitlement(queue, need)
-    if above_own and protected(job):
-        told = resources.format_amounts(above_own)
-        message = (
-            f"it cannot be reclaimed from, so it starts only within the entitlement of {queue.path}: {told} too much"
-        )
-        blockers.append(Blocker("P4", "protected", queue.path, message=message))
-        unblocked.append(f"{told} less in use by queue {queue.path}, or preemptible jobs")
-    kept = () if room.entitled(job) else room.kept_by_lenders(need)
-    for resource, missing, withheld in kept:
-        told = resources.format_pair(resource, withheld)
-        message = f"queue {queue.path} would borrow, and lenders keep back {told} of their guarantees"
-        blockers.append(Blocker("F6", "withheld", queue.path, resource=resource, missing=missing, message=message))
-        unblocked.append(f"{resources.format_pair(resource, missing)} more lent by others, or entitled to {queue.path}")
-
-
-def _limits(job: Job, queue: Queue, room: Room, blockers: list[Blocker], unblocked: list[str]) -> None:
-    """Rule F6: every limit on the path that the job's minimum would exceed, with what holds keep counted as used."""
-    need = job.asks.minimum_map
-    for above, limit in queue.limits:
-        held = room.held.get(above.id, {})
-        for resource, most in limit:
-            asked = need.get(resource, 0)
-            used = above.usage.get(resource, 0) + max(held.get(resource, 0), 0)
-            over = used + asked - most
-            if asked and over > 0:
-                used_text, most_text = resources.format_amount(resource, used), resources.format_pair(resource, most)
-                asked_text = resources.format_amount(resource, asked)
-                message = f"queue {above.path} uses {used_text} of {most_text}, the job needs {asked_text}"
-                blockers.append(
-                    Blocker(
-                        rule="F6",
-                        kind="queue-limit",
-                        subject=above.path,
-                        resource=resource,
-                        needed=asked,
-                        available=max(most - used, 0),
-                        missing=over,
-                        message=message,
-                    )
-                )
-                unblocked.append(f"{resources.format_pair(resource, over)} more limit or less usage in {above.path}")
 
 
 def _places(state: CellState, job: Job, overlay: Overlay, blockers: list[Blocker], unblocked: list[str]) -> None:

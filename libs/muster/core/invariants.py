@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from muster.core import layout, resources
 from muster.core.errors import InvariantBroken
+from muster.core.invariants_claims import Kept, check_claims
 from muster.core.invariants_potential import check_usage
 from muster.core.invariants_queues import check_counts
 from muster.core.jobs import GONE, SUCCEEDED, Job, may_grow
@@ -30,6 +31,7 @@ def check(state: CellState) -> None:
     _check_nodes(state)
     _check_queues(state)
     check_counts(state)
+    check_claims(state)
     _check_pending(state)
     _check_names(state)
     _check_finished(state)
@@ -46,13 +48,16 @@ class Before:
         self.usage = {queue.id: dict(queue.usage) for queue in state.queues.subtree()}
         self.specs = {queue.id: queue.spec for queue in state.queues.subtree()}
         self.free = [dict(state.nodes.free_amounts(n)) for n in range(len(state.nodes))]
+        self.kept = Kept(state)
         self.nodes = [(state.nodes.spec(n), state.nodes.is_removed(n)) for n in range(len(state.nodes))]
 
     def check(self, state: CellState) -> None:
-        """I1, I3: nothing was placed over a limit of a queue or on a node that has no room for it.
+        """I1, I3: nothing was placed over a limit of a queue or on a node that has no room for it; P4: nor on what is
+        guaranteed to others, if nobody can take it back.
 
         Usage that was over a limit already (the limit or the node shrank) may stay, but not grow.
         """
+        self.kept.check(state)
         for queue in state.queues.subtree():
             moved = self.specs.get(queue.id) != queue.spec or len(self.specs) != len(state.queues)
             for resource, most in queue.spec.limit:

@@ -184,6 +184,10 @@ class PendingIndex:
         """More of what a queue wants is its own now: all of its classes may fit."""
         self.opened.update(self.of_queue.get(queue, {}))
 
+    def open_growing(self, jobs: Iterable[str]) -> None:
+        """The cycle looks at these elastic jobs."""
+        self.growing_opened.update(dict.fromkeys(jobs))
+
     def placed(self, queue: str, priority: int) -> None:
         """A job of this priority was placed: those of the queue that are above it may preempt now (rule P2)."""
         lowest = self._placed.get(queue)

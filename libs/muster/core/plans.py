@@ -118,7 +118,7 @@ def _why_not(draft: Draft, fact: commands.PreemptionPlanned, takings: list[Takin
         draft.fresh_overlay,
         draft.usage,
         draft.usages.member,
-        tree=draft.tree,
+        claims=draft.usages.claims.copy(),
         leaving=_leaving(draft),
         holds=holds,
         find=draft.job,

@@ -17,6 +17,7 @@ from typing import Final
 from msgspec import Struct
 
 from muster.core import layout
+from muster.core.claims import Claims
 from muster.core.jobs import Job
 from muster.core.limits import PLAN_VICTIMS_MAX
 from muster.core.members import Key, Member
@@ -154,7 +155,7 @@ class Planner:
             lambda: Overlay(state.nodes),
             lambda queue: queue.usage,
             member_of,
-            tree=state.queues,
+            claims=Claims(state.queues),
             leaving=[state.jobs[leaver] for leaver in state.potential.leaving],
             holds=holds,
             find=state.jobs.get,

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from muster.core.claims import Claims
 from muster.core.jobs import Job
 from muster.core.members import Key, Member, keys_of
 from muster.core.model import Amounts, GroupPlacement, JobState
+from muster.core.order import protected
 from muster.core.overlay import Overlay
 from muster.core.preemption_rules import Taking
-from muster.core.queues import Queue, QueueTree, Usage
+from muster.core.queues import Queue, Usage
 from muster.core.state import Hold
 
 
@@ -27,9 +29,10 @@ class Prospect:
         fresh: Callable[[], Overlay],
         charged: Callable[[Queue], Usage],
         member: Callable[[Queue, Key], Member],
-        tree: QueueTree,
+        claims: Claims,
     ) -> None:
-        self.tree = tree
+        self.tree = claims.tree
+        self.claims = claims  # of what is committed, and of what is added to it here (rule P4)
         self._member = member
         self._fresh = fresh
         self._charged = charged
@@ -40,11 +43,23 @@ class Prospect:
 
     def leaves(self, job: Job, positions: Sequence[int], *, whole: bool) -> None:
         """These pods count as gone; `whole`: and so the job."""
+        self.is_leaving(job, positions, whole=whole)
+        if protected(job):
+            self.claims.count(job.queue, job.gang.of_positions(positions), -1)
+
+    def is_leaving(self, job: Job, positions: Sequence[int], *, whole: bool) -> None:
+        """The same when that is committed already."""
         self._leave.append((job, positions, whole))
         self._uncounted.append((job.queue, job.gang.of_positions(positions), -1))
 
     def holds(self, holder: Job, placement: tuple[GroupPlacement, ...]) -> None:
         """The job counts as placed there."""
+        self.is_holding(holder, placement)
+        if protected(holder):
+            self.claims.count(holder.queue, holder.gang.of_groups(placement), 1)
+
+    def is_holding(self, holder: Job, placement: tuple[GroupPlacement, ...]) -> None:
+        """The same when that is committed already."""
         self._hold.append((holder, placement))
         self._uncounted.append((holder.queue, holder.gang.of_groups(placement), 1))
 
@@ -75,6 +90,16 @@ class Prospect:
                 count(gone.setdefault(queue.id, {}), taking.amounts, -1)
         return lambda queue: added(self.usage(queue), gone.get(queue.id, {}))
 
+    def claims_without(self, takings: Sequence[Taking]) -> Claims:
+        """The claims (rule P4), with this taken as well."""
+        gone = [taking for taking in takings if protected(taking.victim)]
+        if not gone:
+            return self.claims
+        left = self.claims.copy()
+        for taking in gone:
+            left.count(taking.victim.queue, taking.amounts, -1)
+        return left
+
     def member(self, queue: Queue, key: Key) -> Member:
         """What a namespace or user will have in a queue that keeps its members; the caller may change it."""
         member = self._member(queue, key).copy()
@@ -102,21 +127,21 @@ def prospect(
     charged: Callable[[Queue], Usage],
     member: Callable[[Queue, Key], Member],
     *,
-    tree: QueueTree,
+    claims: Claims,
     leaving: Iterable[Job],
     holds: Mapping[str, Hold],
     find: Callable[[str], Job | None],
 ) -> Prospect:
-    """With all that leaves and all that is held."""
-    made = Prospect(fresh, charged, member, tree)
+    """With all that leaves and all that is held, which `claims` know of already."""
+    made = Prospect(fresh, charged, member, claims)
     for job in leaving:
         positions = leaving_positions(job)
         if positions:
-            made.leaves(job, positions, whole=job.state is JobState.STOPPING)
+            made.is_leaving(job, positions, whole=job.state is JobState.STOPPING)
     for job_id in sorted(holds):
         holder = find(job_id)
         if holder is not None:
-            made.holds(holder, holds[job_id].placement)
+            made.is_holding(holder, holds[job_id].placement)
     return made
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from muster.core import resources
+from muster.core.claims import below, claim, spread
 from muster.core.history import History
 from muster.core.members import Members, are_kept
 from muster.core.model import Amounts, JobSpec, QueueSpec
@@ -33,6 +34,7 @@ class Queue:
         "_demand",
         "chain",
         "children",
+        "claimed",
         "fifo",
         "flows",
         "held",
@@ -62,6 +64,7 @@ class Queue:
         self.usage: Usage = {}  # charged, of the whole subtree; no zeros
         self.leaving: Usage = {}  # of it: pods of victims, that a committed plan counts as gone (rule Q3)
         self.held: Usage = {}  # placements of holders, that a committed plan counts as made
+        self.claimed: Usage = {}  # claims below it; of a leaf what its protected jobs use (`claims`); no zeros
         self.jobs = 0  # live jobs submitted here (leaf)
         self.running: dict[str, None] = {}  # jobs here that are Placed, Starting or Running
         self.starts = 0  # how often a job began to
@@ -197,6 +200,8 @@ class QueueTree:
         self.next_number = 1
         self.lending = 0  # how many queues have a lending limit
         self.fading = 0  # in how many trees past usage counts (rule F4)
+        self.claimed: Usage = {}  # sum of the roots' claims (rule P4); no zeros
+        self.revision = 0  # of the tree; counts its changes
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -234,6 +239,7 @@ class QueueTree:
     def put(self, spec: QueueSpec) -> None:
         """Add or replace. Who shares a queue that begins to keep count, or moves, is for the caller to count."""
         old = self.by_id.get(spec.id)
+        self.revision += 1
         self.lending += bool(spec.lending_limit) - bool(old and old.spec.lending_limit)
         self.fading += bool(spec.half_life_ms) - bool(old and old.spec.half_life_ms)
         if spec.state == "DRAINING":
@@ -245,8 +251,10 @@ class QueueTree:
             self.children_of(spec.parent)[spec.name] = spec.id
             self.next_number = max(self.next_number, int(spec.id[1:]) + 1)
             self._derive(queue)
+            self._claim(queue, 1)
             return
         before = old.spec
+        self._claim(old, -1)
         old.spec = spec
         old.fifo = spec.ordering == "FIFO"
         moved = (before.parent, before.name) != (spec.parent, spec.name)
@@ -264,10 +272,13 @@ class QueueTree:
                 self._derive(below)
         for of, amounts in totals:
             _count(old.chain[1:], of, amounts.items(), 1)
+        self._claim(old, 1)
 
     def remove(self, queue: str) -> None:
         """Of a queue without children and jobs."""
         gone = self.by_id.pop(queue)
+        self.revision += 1
+        self._claim(gone, -1)
         self.lending -= bool(gone.spec.lending_limit)
         self.fading -= bool(gone.spec.half_life_ms)
         del self.children_of(gone.spec.parent)[gone.spec.name]
@@ -304,6 +315,14 @@ class QueueTree:
         """A holder counts as placed (-1: no longer)."""
         _count(self.by_id[queue].chain, _held, amounts, sign)
 
+    def protect(self, queue: str, amounts: Amounts, times: int = 1) -> None:
+        """Jobs of the leaf that nobody can reclaim from use so many times the amounts more (or less): rule P4."""
+        spread(self.by_id[queue].chain, below, self.claimed, amounts, times)
+
+    def _claim(self, queue: Queue, sign: int) -> None:
+        """The queue's claim counts for those above it, or no longer."""
+        spread(queue.chain[1:], below, self.claimed, claim(queue), sign)
+
     def copy(self) -> QueueTree:
         """A tree with the same content, for decisions that change it. What jobs count in a queue is shared, because
         decisions leave that alone, but for the totals that move with a queue."""
@@ -314,6 +333,7 @@ class QueueTree:
             copied.usage = dict(queue.usage)
             copied.leaving = dict(queue.leaving)
             copied.held = dict(queue.held)
+            copied.claimed = dict(queue.claimed)
             copied.jobs = queue.jobs
             copied.flows = queue.flows
             copied.members = queue.members
@@ -325,6 +345,8 @@ class QueueTree:
         twin.draining = dict(self.draining)
         twin.lending = self.lending
         twin.fading = self.fading
+        twin.claimed = dict(self.claimed)
+        twin.revision = self.revision
         twin.next_number = self.next_number
         return twin
 

@@ -2,7 +2,8 @@
 
 The cycle asks the same of the moment (`room`); a plan whose job the cycle would then not start frees room for nobody,
 so planner and leader ask it of the prospect. Limits of the path, allowances of namespaces and users, what lenders
-withhold from borrowers, and the entitlement itself for a job that nobody could reclaim from.
+withhold from borrowers; and for a job that nobody could reclaim from the entitlement itself, and what others are
+guaranteed.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ def why_no_quota(
         return "the job would exceed what its namespace or user is allowed"
     if protected(job) and not _within_entitlement(outlook, job, takings, need):
         return "a job that nobody could take back from may start only within its queue's entitlement"
+    if protected(job) and any(ahead.claims_without(takings).exceeded(job.queue, need, outlook.capacity)):
+        return "a job that nobody could take back from may not use what others are guaranteed"
     if ahead.tree.lending and not outlook.below(job) and not _leaves_withheld(ahead, outlook, takings, need):
         return "what would be free is withheld from borrowers"
     return None

@@ -4,6 +4,7 @@ limits of the path, charged and held      every job
 allowances of namespaces and users        every job
 what lenders withhold (lending_limit)     who borrows
 the entitlement itself                    who cannot be reclaimed from (P4)
+what others are guaranteed                who cannot be reclaimed from (P4)
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from muster.core.claims import Overclaim
 from muster.core.draft import Draft
 from muster.core.holds import Kepts
 from muster.core.jobs import Job
@@ -99,7 +101,7 @@ class Room:
             return False
         if queue.tracked and any(self.over_allowance(job, need, starts=starts)):
             return False
-        if protected(job) and self.above_entitlement(queue, need):
+        if protected(job) and (self.above_entitlement(queue, need) or any(self.over_claims(queue, need))):
             return False
         return entitled or not any(self.kept_by_lenders(need))
 
@@ -118,6 +120,14 @@ class Room:
         own, used = self.entitled_of(queue), self._draft.usages.committed(queue)
         above = ((r, used.get(r, 0) + amount - own.get(r, 0)) for r, amount in need.items() if amount and r != PODS)
         return tuple((resource, amount) for resource, amount in above if amount > 0)
+
+    def over_claims(self, queue: Queue, need: Mapping[str, int]) -> Iterator[Overclaim]:
+        """What the job would take of what is guaranteed to others. Rule P4: nobody could reclaim it for them."""
+        return self._draft.usages.claims.exceeded(queue.spec.id, need, self._capacity_now())
+
+    def kept_for(self, queue: Queue, of: Overclaim) -> list[tuple[Queue, int]]:
+        """Whose guarantees those are, and how much of them is not used by jobs like it; the largest first."""
+        return self._draft.usages.claims.kept(queue.spec.id, of)
 
     def kept_by_lenders(self, need: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
         """(resource, how much is missing, how much is withheld) where a borrower would take what lenders keep back."""

@@ -17,12 +17,13 @@ from typing import Final, TypeVar
 from msgspec.structs import force_setattr, replace
 
 from muster.core import layout
+from muster.core.apply_preemption import count_held
 from muster.core.gangs import Gang
 from muster.core.jobs import RUNNING_STATES, Job, may_grow
 from muster.core.model import (
     JobState,
 )
-from muster.core.order import ClassKey, PendingClass
+from muster.core.order import ClassKey, PendingClass, protected
 from muster.core.potential import staying
 from muster.core.snapshot_accounts import dump_accounts, dump_histories, load_accounts, load_histories
 from muster.core.snapshot_parts import (
@@ -327,6 +328,8 @@ def _charge(state: CellState, job: Job) -> None:
     if live:  # nothing of an array job may be there just now
         state.sums.of(job, gang.of_positions(live)).charged += 1
     state.queues.leave(job.queue, gang.of_positions(live if job.victim else job.leaving))
+    if protected(job) and not job.victim:
+        state.queues.protect(job.queue, gang.of_positions([p for p in live if p not in job.leaving]))
     state.sums.of(job, gang.of_positions(staying(job))).committed += 1
     state.potential.touch(job.spec.id)
     state.potential.goes(job)
@@ -336,7 +339,7 @@ def _hold(state: CellState) -> None:
     for job_id, hold in state.holds.items():
         job = state.jobs[job_id]
         held = job.gang.of_groups(hold.placement)
-        state.queues.hold(job.queue, held)
+        count_held(state, job, held, 1)
         state.sums.of(job, held).committed += 1
         state.potential.touch(job_id)
 

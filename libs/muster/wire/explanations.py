@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from muster.api.v1 import query_pb2
-from muster.core.explain import Blocker, Explanation, QueueShare
+from muster.core.blockers import Blocker
+from muster.core.explain import Explanation, QueueShare
 from muster.wire.quantities import quantities, quantity, requests
 from muster.wire.status import timestamp
 

@@ -220,6 +220,33 @@ def test_a_lost_partition_stops_what_waits_in_the_queue(in_world: Run) -> None:
     in_world(scenario)
 
 
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_create_that_may_still_arrive_is_remembered_while_its_partition_is_lost_for_a_moment(
+    in_world: Run, stopped: bool
+) -> None:
+    """LOG-15: the partition comes back before the create has settled. Nobody may take the pod for missing meanwhile,
+    nor send a second create after it."""
+
+    async def scenario(world: World) -> None:
+        world.api.creates.append(("before", transient()))
+        world.submit(1)
+        await asyncio.sleep(0.01)
+        assert world.api.calls == ["create"]
+        world.partitions.lose_all()
+        await asyncio.sleep(2)
+        world.partitions.take_all(term=2)
+        if stopped:
+            world.stop(1)
+        await asyncio.sleep(4)
+        assert world.api.calls.count("create") == 1
+        assert PodPhase.GONE not in world.phases(1)
+        await asyncio.sleep(20)
+        assert world.api.calls.count("create") == (1 if stopped else 2)
+        assert world.phases(1)[-1] == (PodPhase.GONE if stopped else PodPhase.RUNNING)
+
+    in_world(scenario)
+
+
 def test_after_taking_over_absence_is_believed_only_behind_the_fence(in_idle_world: Run) -> None:
     async def scenario(world: World) -> None:
         world.queue(1)

@@ -108,23 +108,6 @@ def test_elastic_replicas_go_first_and_come_back(world, around):
     assert around.live(world.job("elastic")) == 8
 
 
-def test_replicas_that_leave_for_one_job_make_no_room_for_another(world, around):
-    """Shrunk for one, then preempted whole for another: each hold is filled by its own part (rule P5)."""
-    world.nodes(1, cpu=7500)
-    world.submit("elastic", replicas=7, least=2)
-    around.calm()
-    world.submit("first", cpu=5000, priority=5)
-    around.answer()
-    world.submit("second", cpu=2500, priority=6)
-    around.answer()
-    assert (around.shrunk, around.evicted) == ([(world.id("elastic"), 5)], [world.id("elastic")])
-    world.submit("thief", cpu=500, priority=9)
-    assert world.job("thief").state is JobState.QUEUED
-    around.obey()
-    assert world.job("first").state in RUNNING_STATES
-    assert world.job("second").state in RUNNING_STATES
-
-
 def test_shares_by_weight(world, around):
     """pr-queue-weights."""
     world.nodes(6, cpu=1000)
