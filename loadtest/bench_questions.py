@@ -275,7 +275,7 @@ def timed_ms(work: Callable[[], object]) -> tuple[float, float]:
 
 
 def once(run: int) -> list[Measure]:
-    """In a world of its own: every change ends jobs of the first day, and without those no node is any queue's alone."""
+    """In a world of its own: every change ends jobs of the first day, and one day no node is any queue's alone."""
     bench = Bench()
     bench.load()
     gc.collect()

@@ -37,9 +37,9 @@ class Queue:
         "flows",
         "held",
         "history",
-        "jobs",
         "leaving",
         "limits",
+        "live",
         "members",
         "newest",
         "path",
@@ -62,7 +62,7 @@ class Queue:
         self.usage: Usage = {}  # charged, of the whole subtree; no zeros
         self.leaving: Usage = {}  # of it: pods of victims, that a committed plan counts as gone (rule Q3)
         self.held: Usage = {}  # placements of holders, that a committed plan counts as made
-        self.jobs = 0  # live jobs submitted here (leaf)
+        self.live: dict[str, None] = {}  # jobs submitted here (leaf) that have not ended
         self.running: dict[str, None] = {}  # jobs here that are Placed, Starting or Running
         self.starts = 0  # how often a job began to
         self.newest: Newest | None = None  # of `running`, made and followed by `requests`, never stored
@@ -80,6 +80,11 @@ class Queue:
     @property
     def id(self) -> str:
         return self.spec.id
+
+    @property
+    def jobs(self) -> int:
+        """How many live jobs were submitted here."""
+        return len(self.live)
 
     @property
     def committed(self) -> Usage:
@@ -314,7 +319,7 @@ class QueueTree:
             copied.usage = dict(queue.usage)
             copied.leaving = dict(queue.leaving)
             copied.held = dict(queue.held)
-            copied.jobs = queue.jobs
+            copied.live = queue.live
             copied.flows = queue.flows
             copied.members = queue.members
             copied.running = queue.running
