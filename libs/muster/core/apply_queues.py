@@ -35,7 +35,7 @@ def queue_upserted(state: CellState, t: tr.QueueUpserted) -> None:
         _recount(state, old, left, -1)
         for leaf, before in sorted_by.items():
             if sorting_of(tree.get(leaf)) != before:
-                _reorder(state, tree.get(leaf))
+                _sort_again(state, tree.get(leaf), before)
         _recount(state, old, joined if counted else [*joined, old], 1)
     if fading:
         tree.keep_histories(spec.id, state.now_ms)
@@ -47,8 +47,11 @@ def _sorting(state: CellState, top: Queue) -> dict[str, Sorting]:
     return {queue.id: sorting_of(queue) for queue in state.queues.subtree(top.id) if not queue.children}
 
 
-def _reorder(state: CellState, leaf: Queue) -> None:
-    """The jobs of the leaf that wait, in the order in which they came, are sorted in again."""
+def _sort_again(state: CellState, leaf: Queue, before: Sorting) -> None:
+    """The jobs of the leaf that wait."""
+    if leaf.fifo == before.fifo and not leaf.tracked:
+        state.pending.merge(leaf)  # as they are sorted already
+        return
     jobs, now_ms, queued = state.jobs, state.now_ms, JobState.QUEUED
     live = map(jobs.__getitem__, leaf.live)
     waiting = [job for job in live if job.state is queued and job.not_before_ms <= now_ms]

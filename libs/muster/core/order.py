@@ -46,7 +46,7 @@ def class_key(queue: Queue, job: Job, *, held: bool) -> ClassKey:
 
 def member_of(spec: JobSpec) -> str:
     """Whose allowances and shares the job counts for, in a queue that keeps its members."""
-    return f"{spec.namespace}{MEMBER_PARTS}{spec.submitter}"
+    return MEMBER_PARTS.join((spec.namespace, spec.submitter))
 
 
 def protected(job: Job) -> bool:
@@ -162,11 +162,23 @@ class PendingIndex:
             self._leave(key)
 
     def reorder(self, leaf: Queue, waiting: Sequence[Job], held: Sequence[Job], jobs: Mapping[str, Job]) -> None:
-        """The ordering of a leaf, or whether it keeps its members, has changed: its jobs are sorted in again. `held`:
-        those of them that have a hold."""
+        """The ordering of a leaf, or whether it keeps its members, has changed: its jobs, in the order in which they
+        came, are sorted in again. `held`: those of them that have a hold."""
+        self._refill(leaf, sorted_anew(leaf, waiting, held, jobs))
+
+    def merge(self, leaf: Queue) -> None:
+        """The leaf no longer keeps its members, and nothing else of the order of its jobs has changed."""
+        together: dict[ClassKey, list[OrderKey]] = {}
+        for key, found in self.of_queue.get(leaf.spec.id, {}).items():
+            together.setdefault((*key[:5], "", *key[6:]), []).extend(found.keys[found.head :])
+        for keys in together.values():
+            keys.sort()
+        self._refill(leaf, together)
+
+    def _refill(self, leaf: Queue, jobs: Mapping[ClassKey, list[OrderKey]]) -> None:
         for key in list(self.of_queue.get(leaf.spec.id, {})):
             self._leave(key)
-        for key, orders in sorted_anew(leaf, waiting, held, jobs).items():
+        for key, orders in jobs.items():
             fresh = self._enter(key)
             fresh.keys = orders
             self.open(fresh)
