@@ -31,6 +31,7 @@ BENCHES: Final = (
     "entitlements",
     "preemption",
     "questions",
+    "queues",
 )
 
 

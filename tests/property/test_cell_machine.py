@@ -184,7 +184,7 @@ class CellMachine(RuleBasedStateMachine):
         path=st.sampled_from(QUEUES),
         cpu=st.sampled_from((None, None, None, 0, 6000, 20000)),
         state=st.sampled_from(("OPEN",) * 8 + ("CLOSED", "STOPPED", "DRAINING")),
-        ordering=st.sampled_from(("PRIORITY", "PRIORITY", "FIFO")),
+        ordering=st.sampled_from(("PRIORITY", "PRIORITY", "FIFO", "FAIR")),
         preemption=st.sampled_from(("LOWER_PRIORITY", "LOWER_PRIORITY", "NEVER")),
         priority=st.integers(0, 1),
         settle=st.booleans(),

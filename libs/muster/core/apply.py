@@ -120,7 +120,7 @@ def _job_queued(state: CellState, t: tr.JobQueued) -> None:
     state.jobs[spec.id] = job
     state.by_name.setdefault(spec.namespace, {})[spec.name] = spec.id
     queue = state.queues.by_id[t.queue]
-    queue.jobs += 1
+    queue.live[spec.id] = None
     state.queues.count_members(spec, t.queue, 1, 0)
     counted = state.sums.of(job, asks.full)
     counted.demanded += 1
@@ -324,7 +324,7 @@ def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCa
     if not names:
         del state.by_name[spec.namespace]
     queue = state.queues.by_id[job.queue]
-    queue.jobs -= 1
+    del queue.live[t.job]
     counted = state.sums.of(job, job.wanted())
     counted.demanded -= 1
     counted.tally(state.accounts).ended(job.state)

@@ -11,8 +11,9 @@ from collections import Counter
 from muster.core import transitions as tr
 from muster.core.asks import opened_by
 from muster.core.jobs import Job
-from muster.core.members import Members
-from muster.core.model import Amounts, JobSpec
+from muster.core.members import NAMESPACE, USER
+from muster.core.model import Amounts, JobState
+from muster.core.order import MEMBER_PARTS, Sorting, sorting_of
 from muster.core.queues import Queue
 from muster.core.state import CellState
 
@@ -30,48 +31,63 @@ def queue_upserted(state: CellState, t: tr.QueueUpserted) -> None:
     else:
         sorted_by, chain, counted = _sorting(state, old), old.chain, old.members is not None
         tree.put(spec)
+        left, joined = [q for q in chain if q not in old.chain], [q for q in old.chain if q not in chain]
+        _recount(state, old, left, -1)
         for leaf, before in sorted_by.items():
-            if _sorts(tree.get(leaf)) != before:
-                state.pending.reorder(tree.get(leaf), state.jobs)
-        stale = [queue for queue in (*chain, *old.chain) if (queue in chain) != (queue in old.chain)]
-        _recount(state, stale if counted else [*stale, old])
+            if sorting_of(tree.get(leaf)) != before:
+                _sort_again(state, tree.get(leaf), before)
+        _recount(state, old, joined if counted else [*joined, old], 1)
     if fading:
         tree.keep_histories(spec.id, state.now_ms)
     state.loosened()
 
 
-def _sorting(state: CellState, top: Queue) -> dict[str, tuple[bool, bool]]:
+def _sorting(state: CellState, top: Queue) -> dict[str, Sorting]:
     """By leaf below the queue: what of the tree decides the order and the classes of its pending jobs."""
-    return {queue.id: _sorts(queue) for queue in state.queues.subtree(top.id) if not queue.children}
+    return {queue.id: sorting_of(queue) for queue in state.queues.subtree(top.id) if not queue.children}
 
 
-def _sorts(leaf: Queue) -> tuple[bool, bool]:
-    return leaf.fifo, bool(leaf.tracked)
-
-
-def _recount(state: CellState, stale: list[Queue]) -> None:
-    """Those who share these queues are counted again: one began to keep count, or jobs came or left with a subtree."""
-    stale = [queue for queue in stale if queue.members is not None]
-    for queue in stale:
-        queue.members = Members()
-    concerned = {
-        below.id: [q for q in below.chain if q in stale] for q in stale for below in state.queues.subtree(q.id)
-    }
-    if not any(state.queues.get(queue).jobs for queue in concerned):
+def _sort_again(state: CellState, leaf: Queue, before: Sorting) -> None:
+    """The jobs of the leaf that wait."""
+    if leaf.fifo == before.fifo and not leaf.tracked:
+        state.pending.merge(leaf)  # as they are sorted already
         return
-    alike: Counter[tuple[str, str, str, bool, Amounts]] = Counter()
-    of: dict[tuple[str, str, str, bool, Amounts], JobSpec] = {}
-    for job in state.jobs.values():
-        if job.queue in concerned and job.live:
-            spec = job.spec
-            key = (job.queue, spec.namespace, spec.submitter, job.charged, job.held() if job.charged else ())
-            alike[key] += 1
-            of[key] = spec
-    for key, many in alike.items():
-        leaf, _, _, charged, amounts = key
-        for queue in concerned[leaf]:
-            if queue.members is not None:
-                queue.members.count(of[key], 0 if charged else many, many if charged else 0, amounts, many)
+    jobs, now_ms, queued = state.jobs, state.now_ms, JobState.QUEUED
+    live = map(jobs.__getitem__, leaf.live)
+    waiting = [job for job in live if job.state is queued and job.not_before_ms <= now_ms]
+    holders = [jobs[job] for job in state.holds if jobs[job].queue == leaf.id]
+    state.pending.reorder(leaf, waiting, [job for job in holders if state.is_pending(job)], jobs)
+
+
+def _recount(state: CellState, top: Queue, queues: list[Queue], sign: int) -> None:
+    """The jobs below `top` count from now on (-1: no longer) for those who share these queues: one of them began to
+    keep count, or the jobs came or left with a subtree. They are sorted by member now, so classes are counted."""
+    kept = [queue.members for queue in queues if queue.members is not None]
+    if not kept:
+        return
+    for leaf in state.queues.subtree(top.id):
+        waiting: Counter[str] = Counter()
+        for key, found in state.pending.of_queue.get(leaf.id, {}).items():
+            waiting[key[5]] += len(found)
+        others = _others(state, leaf, waiting.total())
+        for members in kept:
+            for member, many in waiting.items():
+                namespace, _, submitter = member.partition(MEMBER_PARTS)
+                members.count_at((NAMESPACE, namespace), sign * many, 0)
+                members.count_at((USER, submitter), sign * many, 0)
+            for job, amounts in others:
+                charged = int(job.charged)
+                members.count(job.spec, sign - sign * charged, sign * charged, amounts, sign)
+
+
+def _others(state: CellState, leaf: Queue, waiting: int) -> list[tuple[Job, Amounts]]:
+    """The live jobs of the leaf that are not pending, with what they hold: they run, stop, or wait out a backoff."""
+    if len(leaf.live) == waiting + len(leaf.running):  # often, and then there is nothing to look for
+        others = [state.jobs[job] for job in leaf.running]
+    else:
+        now_ms, queued, live = state.now_ms, JobState.QUEUED, map(state.jobs.__getitem__, leaf.live)
+        others = [job for job in live if job.state is not queued or job.not_before_ms > now_ms]
+    return [(job, job.held() if job.charged else ()) for job in others]
 
 
 def count_member(state: CellState, job: Job) -> None:

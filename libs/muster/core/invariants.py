@@ -193,12 +193,12 @@ def _check_queues(state: CellState) -> None:
     tree = state.queues
     usage: dict[str, Counter[str]] = defaultdict(Counter)
     leaving: dict[str, Counter[str]] = defaultdict(Counter)
-    live: Counter[str] = Counter()
+    live: dict[str, list[str]] = defaultdict(list)
     running: dict[str, list[str]] = defaultdict(list)
     placed: dict[str, Counter[int]] = defaultdict(Counter)
     for job in state.jobs.values():
         if job.state not in TERMINAL:
-            live[job.queue] += 1
+            live[job.queue].append(job.id)
         if job.state in (JobState.PLACED, JobState.STARTING, JobState.RUNNING):
             running[job.queue].append(job.id)
             if job.spec.preemptible:
@@ -216,7 +216,7 @@ def _check_queues(state: CellState) -> None:
             _fail(f"I3: queue {queue.path} has usage {queue.usage}, not {dict(usage[queue_id])}")
         if queue.leaving != leaving[queue_id] or queue.held != held[queue_id]:
             _fail(f"Q3: queue {queue.path} has {queue.leaving} leaving, {queue.held} held")
-        if queue.jobs != live[queue_id] or sorted(queue.running) != sorted(running[queue_id]):
+        if sorted(queue.live) != sorted(live[queue_id]) or sorted(queue.running) != sorted(running[queue_id]):
             _fail(f"I3: queue {queue.path} counts {queue.jobs} jobs, {len(queue.running)} running")
         if queue.placed != dict(placed[queue_id]):
             _fail(f"I3: queue {queue.path} has preemptible {queue.placed}, not {dict(placed[queue_id])}")

@@ -54,12 +54,18 @@ class Members(dict[Key, Member]):
     ) -> None:
         """A job of the queue waits, runs, holds so much more (or less)."""
         for key in keys_of(spec):
-            member = self.get(key)
-            if member is None:
-                member = self[key] = Member()
-            member.count(pending, running, amounts, times)
-            if member.idle:
-                del self[key]
+            self.count_at(key, pending, running, amounts, times)
+
+    def count_at(
+        self, key: Key, pending: int, running: int, amounts: Iterable[tuple[str, int]] = (), times: int = 1
+    ) -> None:
+        """The same for one namespace or user, and any number of jobs."""
+        member = self.get(key)
+        if member is None:
+            member = self[key] = Member()
+        member.count(pending, running, amounts, times)
+        if member.idle:
+            del self[key]
 
 
 def keys_of(spec: JobSpec) -> tuple[Key, Key]:

@@ -13,7 +13,11 @@ blocked) and is stored in snapshots, so every replica spends the same work units
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
+from operator import attrgetter, neg
+from typing import Final, NamedTuple
 
 from muster.core.gangs import GangShape
 from muster.core.jobs import Job
@@ -42,7 +46,7 @@ def class_key(queue: Queue, job: Job, *, held: bool) -> ClassKey:
 
 def member_of(spec: JobSpec) -> str:
     """Whose allowances and shares the job counts for, in a queue that keeps its members."""
-    return f"{spec.namespace}\0{spec.submitter}"
+    return MEMBER_PARTS.join((spec.namespace, spec.submitter))
 
 
 def protected(job: Job) -> bool:
@@ -53,6 +57,22 @@ def protected(job: Job) -> bool:
 def priority_of(key: OrderKey) -> int:
     """The job priority in an order key, of queues that do not ignore it."""
     return -key[0]
+
+
+MEMBER_PARTS: Final = "\0"  # no namespace has it
+TELL_APART: Final = ("asks", "suspects", "preemptions", "spec.cluster_selector", "spec.preemptible")  # see `class_key`
+MEMBER: Final = ("spec.namespace", "spec.submitter")
+
+
+class Sorting(NamedTuple):
+    """What of a leaf decides the order and the classes of its pending jobs."""
+
+    fifo: bool
+    tracked: bool
+
+
+def sorting_of(leaf: Queue) -> Sorting:
+    return Sorting(leaf.fifo, bool(leaf.tracked))
 
 
 class PendingClass:
@@ -131,10 +151,7 @@ class PendingIndex:
     def add(self, key: ClassKey, order: OrderKey) -> None:
         found = self.classes.get(key)
         if found is None:
-            found = self.classes[key] = PendingClass(key)
-            self.of_queue.setdefault(key[0], {})[key] = found
-            if key[6]:
-                self.protected[key[0]] = self.protected.get(key[0], 0) + 1
+            found = self._enter(key)
         if found.add(order):
             self.open(found)  # nothing is known of a new first job: it may have the priority to preempt
 
@@ -142,39 +159,51 @@ class PendingIndex:
         found = self.classes[key]
         found.remove(order)
         if len(found) == 0:
-            del self.classes[key]
-            self.opened.pop(key, None)
-            self.reopened.pop(key, None)
-            of_queue = self.of_queue[key[0]]
-            del of_queue[key]
-            if not of_queue:
-                del self.of_queue[key[0]]
-            if key[6]:
-                self.protected[key[0]] -= 1
-                if not self.protected[key[0]]:
-                    del self.protected[key[0]]
+            self._leave(key)
 
-    def reorder(self, leaf: Queue, jobs: Mapping[str, Job]) -> None:
-        """The ordering of a leaf, or whether it keeps its members, has changed: its jobs are sorted in again."""
-        sorted_in: dict[ClassKey, list[OrderKey]] = {}
-        for found in list(self.of_queue.get(leaf.spec.id, {}).values()):
-            keys = found.keys[found.head :]
-            if not leaf.fifo:
-                keys = [(-jobs[job].spec.priority, submit_ms, job) for _, submit_ms, job in keys]
-            elif keys[0][0] or keys[-1][0]:  # the highest and the lowest priority
-                keys = [(0, submit_ms, job) for _, submit_ms, job in keys]
-            before, after = found.key[:5], found.key[6:]
-            if leaf.tracked:
-                for key in keys:
-                    sorted_in.setdefault((*before, member_of(jobs[key[2]].spec), *after), []).append(key)
-            else:
-                sorted_in.setdefault((*before, "", *after), []).extend(keys)
-            for mapping in (self.classes, self.opened, self.reopened, self.of_queue[leaf.spec.id]):
-                mapping.pop(found.key, None)
-        for class_key, keys in sorted_in.items():
-            fresh = self.classes[class_key] = self.of_queue[leaf.spec.id][class_key] = PendingClass(class_key)
-            fresh.keys = sorted(keys)
+    def reorder(self, leaf: Queue, waiting: Sequence[Job], held: Sequence[Job], jobs: Mapping[str, Job]) -> None:
+        """The ordering of a leaf, or whether it keeps its members, has changed: its jobs, in the order in which they
+        came, are sorted in again. `held`: those of them that have a hold."""
+        self._refill(leaf, sorted_anew(leaf, waiting, held, jobs))
+
+    def merge(self, leaf: Queue) -> None:
+        """The leaf no longer keeps its members, and nothing else of the order of its jobs has changed."""
+        together: dict[ClassKey, list[OrderKey]] = {}
+        for key, found in self.of_queue.get(leaf.spec.id, {}).items():
+            together.setdefault((*key[:5], "", *key[6:]), []).extend(found.keys[found.head :])
+        for keys in together.values():
+            keys.sort()
+        self._refill(leaf, together)
+
+    def _refill(self, leaf: Queue, jobs: Mapping[ClassKey, list[OrderKey]]) -> None:
+        for key in list(self.of_queue.get(leaf.spec.id, {})):
+            self._leave(key)
+        for key, orders in jobs.items():
+            fresh = self._enter(key)
+            fresh.keys = orders
             self.open(fresh)
+
+    def _enter(self, key: ClassKey) -> PendingClass:
+        """A class that was not there, with no jobs yet."""
+        found = self.classes[key] = PendingClass(key)
+        self.of_queue.setdefault(key[0], {})[key] = found
+        if key[6]:
+            self.protected[key[0]] = self.protected.get(key[0], 0) + 1
+        return found
+
+    def _leave(self, key: ClassKey) -> None:
+        """A class has no jobs any more."""
+        del self.classes[key]
+        self.opened.pop(key, None)
+        self.reopened.pop(key, None)
+        of_queue = self.of_queue[key[0]]
+        del of_queue[key]
+        if not of_queue:
+            del self.of_queue[key[0]]
+        if key[6]:
+            self.protected[key[0]] -= 1
+            if not self.protected[key[0]]:
+                del self.protected[key[0]]
 
     def open(self, found: PendingClass) -> None:
         """The cycle looks at this class."""
@@ -253,3 +282,34 @@ class PendingIndex:
         if self.all_open:
             return bool(self.classes or self.growing)
         return bool(self.opened or self.growing_opened)
+
+
+# --- a whole leaf at once -------------------------------------------------------------------------------------------
+
+
+def sorted_anew(
+    leaf: Queue, waiting: Sequence[Job], held: Sequence[Job], jobs: Mapping[str, Job]
+) -> dict[ClassKey, list[OrderKey]]:
+    """The pending jobs of a leaf as `class_key` and `order_key` have them one by one.
+
+    There may be a hundred thousand, and everybody who follows the ledger waits for it. So they are gone through in the
+    order in which they came, as they lie in memory, and what tells the classes apart is asked for in one go.
+    """
+    values = attrgetter(*TELL_APART, *(MEMBER if leaf.tracked else ()))
+    specs = [job.spec for job in waiting]
+    priorities = repeat(0, len(specs)) if leaf.fifo else map(neg, map(attrgetter("priority"), specs))
+    orders = zip(priorities, map(attrgetter("submit_ms"), waiting), map(attrgetter("id"), specs), strict=True)
+    alike: defaultdict[tuple[object, ...], list[OrderKey]] = defaultdict(list)
+    for of, order in zip(map(values, waiting), orders, strict=True):
+        alike[of].append(order)
+    found: defaultdict[ClassKey, list[OrderKey]] = defaultdict(list)
+    for job in held:
+        order = order_key(leaf, job)
+        alike[values(job)].remove(order)
+        found[class_key(leaf, job, held=True)].append(order)
+    for keys in alike.values():
+        if keys:
+            found[class_key(leaf, jobs[keys[0][2]], held=False)] += keys
+    for keys in found.values():
+        keys.sort()
+    return found

@@ -39,9 +39,9 @@ class Queue:
         "flows",
         "held",
         "history",
-        "jobs",
         "leaving",
         "limits",
+        "live",
         "members",
         "newest",
         "path",
@@ -65,7 +65,7 @@ class Queue:
         self.leaving: Usage = {}  # of it: pods of victims, that a committed plan counts as gone (rule Q3)
         self.held: Usage = {}  # placements of holders, that a committed plan counts as made
         self.claimed: Usage = {}  # claims below it; of a leaf what its protected jobs use (`claims`); no zeros
-        self.jobs = 0  # live jobs submitted here (leaf)
+        self.live: dict[str, None] = {}  # jobs submitted here (leaf) that have not ended
         self.running: dict[str, None] = {}  # jobs here that are Placed, Starting or Running
         self.starts = 0  # how often a job began to
         self.newest: Newest | None = None  # of `running`, made and followed by `requests`, never stored
@@ -83,6 +83,11 @@ class Queue:
     @property
     def id(self) -> str:
         return self.spec.id
+
+    @property
+    def jobs(self) -> int:
+        """How many live jobs were submitted here."""
+        return len(self.live)
 
     @property
     def committed(self) -> Usage:
@@ -334,7 +339,7 @@ class QueueTree:
             copied.leaving = dict(queue.leaving)
             copied.held = dict(queue.held)
             copied.claimed = dict(queue.claimed)
-            copied.jobs = queue.jobs
+            copied.live = queue.live
             copied.flows = queue.flows
             copied.members = queue.members
             copied.running = queue.running

@@ -300,7 +300,7 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
         return
     state.by_name.setdefault(spec.namespace, {})[spec.name] = spec.id
     queue = state.queues.by_id[job.queue]
-    queue.jobs += 1
+    queue.live[spec.id] = None
     state.sums.of(job, job.wanted()).demanded += 1
     state.queues.count_members(spec, job.queue, int(not job.charged), int(job.charged))
     if gang.minimum_tasks is not None and may_grow(job, state.now_ms):

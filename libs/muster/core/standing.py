@@ -6,7 +6,7 @@ not jobs. Called by readers: the API's queue lists and shares, explanations, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 
 from msgspec import Struct
 
@@ -43,28 +43,36 @@ class _Waiting:
         self.pending = 0
         self.live = 0
 
+    def wait(self, gang: Gang, count: int) -> None:
+        """So many jobs of the gang wait."""
+        self.pending += count
+        resources.count(self.amounts, gang.full, count)
+
+    def include(self, other: _Waiting) -> None:
+        """Those of a queue below it, too."""
+        self.pending += other.pending
+        self.live += other.live
+        resources.count(self.amounts, other.amounts.items(), 1)
+
 
 def standings(state: CellState, root: str = "") -> dict[str, Standing]:
     """By id, the queues of a subtree ("": all)."""
-    waiting = _waiting(state)
-    excess = {queue.id: _above(queue.usage, dict(queue.spec.guaranteed)) for queue in state.queues.subtree()}
-    return {
-        queue.id: _standing(state, queue, waiting.get(queue.id) or _Waiting(), excess)
-        for queue in state.queues.subtree(root)
-    }
+    waiting = _waiting(state, root)
+    excess = _Excess(state.queues)
+    return {queue.id: _standing(state, queue, waiting[queue.id], excess) for queue in state.queues.subtree(root)}
 
 
-def _standing(state: CellState, queue: Queue, waiting: _Waiting, excess: Mapping[str, Totals]) -> Standing:
+def _standing(state: CellState, queue: Queue, waiting: _Waiting, excess: _Excess) -> Standing:
     deserved = entitled(queue, state.entitled)
-    guaranteed, lending = dict(queue.spec.guaranteed), dict(queue.spec.lending_limit)
+    lending = dict(queue.spec.lending_limit)
     lent: Totals = {}
     withheld: Totals = {}
-    for resource, mine in guaranteed.items():
+    for resource, mine in queue.spec.guaranteed:
         used = queue.usage.get(resource, 0)
         asked = min(used + waiting.amounts.get(resource, 0), mine)
         withheld[resource] = max(mine - lending.get(resource, mine) - asked, 0)
-        by_others = sum(excess[other].get(resource, 0) for other in _others(state.queues, queue))
-        lent[resource] = min(max(mine - used - withheld[resource], 0), by_others)
+        unused = mine - used - withheld[resource]
+        lent[resource] = min(unused, excess.of_others(queue, resource)) if unused > 0 else 0
     borrowed = {r: n - deserved.amounts.get(r, 0) for r, n in queue.usage.items() if deserved.over(queue.usage, r)}
     borrowed.pop(resources.PODS, None)  # nobody is entitled to pod slots
     return Standing(
@@ -78,39 +86,57 @@ def _standing(state: CellState, queue: Queue, waiting: _Waiting, excess: Mapping
     )
 
 
-def _others(tree: QueueTree, queue: Queue) -> Iterator[str]:
-    """The siblings of the queue and of those above it: who may use what it leaves."""
-    for above in queue.chain:
-        for sibling in tree.children_of(above.spec.parent).values():
-            if sibling != above.id:
-                yield sibling
+class _Excess:
+    """What queues use above their guarantees. Summed up once for all children of a queue: they may be thousands."""
+
+    def __init__(self, tree: QueueTree) -> None:
+        self._tree = tree
+        self._of: dict[str, Totals] = {}
+        self._of_children: dict[str, Totals] = {}
+
+    def of_others(self, queue: Queue, resource: str) -> int:
+        """Of the siblings of the queue and of those above it: who may use what it leaves."""
+        others = 0
+        for above in queue.chain:
+            others += self._children(above.spec.parent).get(resource, 0) - self._of[above.id].get(resource, 0)
+        return others
+
+    def _children(self, parent: str) -> Totals:
+        found = self._of_children.get(parent)
+        if found is None:
+            found = self._of_children[parent] = {}
+            for child in self._tree.children_of(parent).values():
+                own = self._of[child] = _above(self._tree.get(child))
+                resources.count(found, own.items(), 1)
+        return found
 
 
-def _above(usage: Mapping[str, int], base: Mapping[str, int]) -> Totals:
-    above = ((resource, amount - base.get(resource, 0)) for resource, amount in usage.items())
+def _above(queue: Queue) -> Totals:
+    guaranteed = dict(queue.spec.guaranteed)
+    above = ((resource, amount - guaranteed.get(resource, 0)) for resource, amount in queue.usage.items())
     return {resource: amount for resource, amount in above if amount > 0}
 
 
-def _waiting(state: CellState) -> dict[str, _Waiting]:
-    found: dict[str, _Waiting] = {queue.id: _Waiting() for queue in state.queues.subtree()}
-    for leaf, gang, count in _pending(state):  # of array jobs what is left of them
-        for above in state.queues.get(leaf).chain:
-            waiting = found[above.id]
-            waiting.pending += count
-            for resource, amount in gang.full:
-                waiting.amounts[resource] = waiting.amounts.get(resource, 0) + amount * count
-    for queue in state.queues.subtree():
-        if queue.jobs:
-            for above in queue.chain:
-                found[above.id].live += queue.jobs
+def _waiting(state: CellState, root: str) -> dict[str, _Waiting]:
+    """By id, the queues of the subtree."""
+    found = {queue.id: _Waiting() for queue in state.queues.subtree(root)}
+    for leaf, gang, count in _pending(state, found):  # of array jobs what is left of them
+        found[leaf].wait(gang, count)
+    for queue in reversed([state.queues.get(queue) for queue in found]):  # children before their parents
+        found[queue.id].live += queue.jobs
+        if queue.id != root and queue.spec.parent:
+            found[queue.spec.parent].include(found[queue.id])
     return found
 
 
-def _pending(state: CellState) -> Iterator[tuple[str, Gang, int]]:
-    """(leaf, gang, how many jobs of it wait): of every class, then one by one those in backoff."""
-    for found in state.pending.classes.values():
-        yield found.key[0], state.jobs[found.first()[2]].asks, len(found)
+def _pending(state: CellState, queues: Collection[str]) -> Iterator[tuple[str, Gang, int]]:
+    """(leaf, gang, how many jobs of it wait) in these queues: of every class, then one by one those in backoff."""
+    for leaf in queues:
+        for found in state.pending.of_queue.get(leaf, {}).values():
+            yield leaf, state.jobs[found.first()[2]].asks, len(found)
     for _, what, job_id, epoch in state.timers.others:
         job = state.jobs.get(job_id) if what == Due.BACKOFF_OVER else None
-        if job is not None and job.epoch == epoch and job.state is JobState.QUEUED and not state.is_pending(job):
+        if job is None or job.epoch != epoch or job.state is not JobState.QUEUED or state.is_pending(job):
+            continue
+        if job.queue in queues:
             yield job.queue, job.asks, 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from google.rpc import status_pb2
@@ -31,6 +32,7 @@ from muster_admission.settings import AdmissionSettings
 
 PREFIX_DIGITS_MIN: Final = 4
 HEX_DIGITS: Final = frozenset("0123456789abcdef")
+NAMES_COMPARED_MAX: Final = 1000  # with a mistyped name; meanwhile nobody else is served
 DRY_RUN_WORK: Final = 1 << 30  # deciding a command is never cut short
 
 
@@ -107,7 +109,7 @@ class Cell:
 
     def _no_job(self, reference: str) -> str:
         names = self.state.by_name.get(DEFAULT_NAMESPACE, {})
-        near = difflib.get_close_matches(reference, list(names)[:10_000], 1)
+        near = difflib.get_close_matches(reference, islice(names, NAMES_COMPARED_MAX), 1)
         hint = f' (did you mean "{near[0]}"?)' if near else ""
         return f'job "{reference}" does not exist, or ended long ago{hint}'
 

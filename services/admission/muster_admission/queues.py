@@ -6,14 +6,13 @@ queue at the same time never undo each other: the later one is decided against a
 
 from __future__ import annotations
 
-import difflib
 from typing import Final
 
 from muster.api.v1 import job_pb2, queue_pb2
 from muster.core.commands import DeleteQueue, UpsertQueue
-from muster.core.errors import Code, Rejected
 from muster.core.queues import Queue
 from muster.core.standing import standings
+from muster.core.submission import find_queue
 from muster.wire import quantities
 from muster.wire import queues as wire
 from muster.wire.status import position as to_position
@@ -161,11 +160,7 @@ class QueueServicer:
         queue = self._cell.state.queues.find(path)
         if queue is None:
             await self._cell.follower.catch_up()
-            queue = self._cell.state.queues.find(path)
-        if queue is None:
-            near = difflib.get_close_matches(path, sorted(self._cell.state.queues.by_path), 1)
-            hint = f' (did you mean "{near[0]}"?)' if near else ""
-            raise Rejected(Code.NOT_FOUND, "path", f'queue "{path}" does not exist{hint}', "Q1")
+            queue = find_queue(self._cell.state.queues, path, "path")
         return queue
 
     def _proto(self, queue: Queue) -> queue_pb2.Queue:
