@@ -10,7 +10,8 @@ those above a change are made anew, and where the first limit is reached is foun
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from muster.core import filling
 from muster.core.bounded_groups import NO_LIMITS, Group
@@ -22,20 +23,23 @@ from muster.core.filling import Limits, Used
 from muster.core.flows import Flow, Node
 from muster.core.replays import Again
 
+FIRST_GUESS: Final = 1  # of the level at which the first limit is reached: next to nothing
+
 
 class Filling:
     """Of the flows below one queue, again and again. What has not changed below is not filled again."""
 
-    def __init__(self, top: Node, resources: int) -> None:
+    def __init__(self, top: Node, capacity: Sequence[int]) -> None:
         self.touched: list[Flow] | None = None  # the flows of which the last filling changed anything; None: maybe all
         self._top = top
-        self._resources = resources
+        self._capacity = capacity
+        self._resources = len(capacity)
         self._again = Again(top)
         self._record = Record(self._again)
         self._groups: dict[str, Group | None] = {}  # of queues below which nothing has changed
         self._counted = -1
         self._watched: tuple[int, ...] = ()
-        self._crossed: int | None = None  # the level at which the first limit was reached
+        self._crossed = FIRST_GUESS  # the level at which the first limit was reached
 
     def forget(self, changed: Node) -> None:
         """Something below a queue has changed."""
@@ -64,7 +68,8 @@ class Filling:
         self._again.begin(limits, used, self._resources)
         self._record.begin(keeps=is_from_nothing)
         try:
-            builder = _Builder(self._record, self._groups, self._resources, used, counted=counted, watched=watched)
+            sizes = [size if counted >> r & 1 else 0 for r, size in enumerate(self._capacity)]
+            builder = _Builder(self._record, self._groups, sizes, used, watched)
             self._fill(limits, builder)
         except Undecided:
             self.forget_all()
@@ -78,17 +83,17 @@ class Filling:
         if group is None:
             return
         group.reset()
-        if self._crossed is None or not self._watched or not jump(group, self._crossed):
+        if not self._watched or not jump(group, self._crossed):
             group.begin()
         while group.members:
             group.step()
-        self._crossed = group.crossed
+        self._crossed = group.crossed or FIRST_GUESS
         self._record.outcome(group)
 
 
-def fill(top: Node, limits: Limits, resources: int) -> None:
+def fill(top: Node, limits: Limits, capacity: Sequence[int]) -> None:
     """Once."""
-    Filling(top, resources).fill(limits)
+    Filling(top, capacity).fill(limits)
 
 
 def stop(flow: Flow, limits: Limits) -> Exact:
@@ -108,21 +113,18 @@ class _Builder:
         self,
         record: Record,
         groups: dict[str, Group | None],
-        resources: int,
+        sizes: Sequence[int],
         used: Used | None,
-        *,
-        counted: int,
         watched: Iterable[int],
     ) -> None:
         """`used`: what queues use; None: no flow has anything, and all are open."""
         self._record = record
         self._used = used or {}
         self._is_from_nothing = used is None
-        self._resources = resources
-        self._counted = counted
+        self._sizes = sizes
         self._watched = watched
         self._groups = groups
-        self._nothing = [ZERO] * resources
+        self._nothing = [ZERO] * len(sizes)
 
     def group(self, node: Node, limits: Limits) -> Group | None:
         """The group of a queue, which has not begun yet; None when none of its flows is open."""
@@ -142,7 +144,7 @@ class _Builder:
                 (members if child.weight else weightless).append(member)
         if not members and not weightless:
             return None
-        group = Group(self._record, node, self._resources, members, weightless)
+        group = Group(self._record, node, self._sizes, members, weightless)
         if limits or self._watched:
             group.limit(limits, self._used.get(node.id) or self._nothing, self._watched)
         if not limits and node.flows and all(member.start is ZERO for member in members):
@@ -163,7 +165,7 @@ class _Builder:
             return None
         used = self._used.get(child.id)
         member = Member(number, child.weight, ZERO if used is None else greatest(used))
-        member.group = group
+        member.group = member.origin = group
         return member
 
     def _flow(self, number: int, weight: int, flow: Flow, limits: Limits) -> Member:
@@ -176,5 +178,4 @@ class _Builder:
         member.end = member.since + (member.goal.middle - share.middle) // weight
         if share is not ZERO:
             member.error += (member.goal.error + share.error) // weight + 1
-        member.rising = flow.rising(weight, self._counted)
         return member

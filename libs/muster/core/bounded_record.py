@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from muster.core.flows import Flow, Node
 
 Known = Exact | tuple["Level", int]  # a share: a number, or a level times a weight
-Filled = dict[tuple[str, int], Known]  # (queue, resource) -> its share, where that is known as a whole
+Filled = dict[str, dict[int, Known]]  # by queue and resource its share, where that is known as a whole
 Story = tuple[object, ...]
 
 
@@ -98,8 +98,7 @@ class Record:
     def forget(self, node: Node) -> None:
         """What is known of a queue is not so any more."""
         self._again.stops.pop(node.id, None)
-        for r in range(len(node.demand)):
-            self.filled.pop((node.id, r), None)
+        self.filled.pop(node.id, None)
 
     def forget_all(self) -> None:
         self._again.stops.clear()
@@ -119,10 +118,9 @@ class Record:
 
     def outcome(self, group: Group) -> None:
         """Give the flows of a group, which has come to its end, their shares."""
-        self.forget(group.node)
-        self._again.stops[group.node.id] = group.stops
-        for r, share in group.filled:
-            self.filled[group.node.id, r] = share
+        queue = group.node.id
+        self._again.stops[queue] = group.stops
+        self.filled[queue] = dict(group.filled)
         for member, how in group.ended:
             if how is MET:
                 assert member.flow is not None
@@ -180,7 +178,7 @@ class Record:
         self._again.stops[group.node.id] = [*group.stops, Stop(resource, level, member.weight, member.start)]
         if level is not None and group.lead >= 0 and member.start is ZERO:
             # What it has of its dominant resource is all it was raised by.
-            self.filled[group.node.id, group.lead] = level, member.weight
+            self.filled[group.node.id][group.lead] = level, member.weight
 
 
 def _is_told(part: object) -> TypeGuard[tuple[int, Level, int]]:

@@ -66,10 +66,12 @@ class Columns:
         # stopped at one level; none, if that is not known.
         self.alike: dict[int, dict[tuple[int, ...], list[Flow]]] = {}
 
-    def demands(self) -> list[list[int]]:
-        """Of each queue, by resource."""
-        demands: list[list[int]] = sums(self.asked, self.begin, self.end).T.tolist()
-        return demands
+    def total(self) -> None:
+        """Tell the queues with others below them what these ask for."""
+        above = np.flatnonzero(self.last > self.first)
+        demands = sums(self.asked, self.begin[above], self.end[above]).T.tolist()
+        for number, demand in zip(above.tolist(), demands, strict=True):
+            self.nodes[number].demand = demand
 
     def ask(self, leaf: Node, total: Sequence[int]) -> bool:
         """A leaf asks for something else. Returns whether that can be written down here."""

@@ -59,7 +59,7 @@ class EntitlementEngine:
         if self._tree is None or specs != self._specs or capacity != self._capacity:
             self._tree = tree = Tree(queues, demand, capacity)
             self._specs, self._capacity = specs, capacity
-            self._filling = Filling(tree.root, len(tree.resources))
+            self._filling = Filling(tree.root, tree.capacity)
             self._floors = {}
             self._whole = None
             self._result = {}

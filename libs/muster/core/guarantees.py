@@ -68,7 +68,7 @@ def _raise_to_floor(tree: Tree, node: Node, known: Floors) -> None:
         else:
             for flow in covered:
                 flow.is_open = True
-            fill(node, limits, len(tree.resources))
+            fill(node, limits, tree.capacity)
             for flow in covered:
                 flow.is_open = False
     known[node.id] = [flow.share for flow in node.below]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from muster.core.bounded_record import Level
     from muster.core.flows import Flow
 
-SCALE_BITS: Final = 188  # of the scale of a flow
+SCALE_BITS: Final = 256  # of the scale of a flow
 LIMB_BITS: Final = 31
 LIMB: Final = (1 << LIMB_BITS) - 1
 DIGITS: Final = 4

@@ -121,12 +121,10 @@ class _Rounding:
 
     def _exact(self, node: Node, r: int) -> Exact:
         """The amount of a resource that a queue has."""
-        known = self._filled.get((node.id, r))
+        filled = self._filled.get(node.id, {})
+        known = filled.get(r)
         if known is None:
-            for q in range(len(self._tree.resources)):
-                if (node.id, q) in self._filled and self._tree.always_equal(node.below, q, r):
-                    known = self._filled[node.id, q]
-                    break
+            known = next((filled[q] for q in filled if self._tree.always_equal(node.below, q, r)), None)
         if known is None:
             known = total(_exact_share(flow, r) for flow in node.below_needing(r))
         share = known if isinstance(known, Exact) else known[0].raised(known[1])

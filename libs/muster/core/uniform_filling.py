@@ -90,9 +90,10 @@ class _Filling:
             for flow, part in zip(node.flows, parts, strict=True):
                 flow.share = self._share(flow, part)
             return
-        for r, asked in self._asked.items():
-            below = amount.denominator * self._asked[self._main] * self._capacity[r]
-            self._filled[node.id, r] = Exact(amount.numerator * asked, below)
+        below = amount.denominator * self._asked[self._main]
+        self._filled[node.id] = {
+            r: Exact(amount.numerator * asked, below * self._capacity[r]) for r, asked in self._asked.items()
+        }
         children = [child for child in node.children if child.below]
         parts = divided(amount, [self._claims[child.id] for child in children])
         for child, part in zip(children, parts, strict=True):
