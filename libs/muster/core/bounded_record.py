@@ -164,14 +164,13 @@ class Record:
 
     def _stop_again(self, member: Member, group: Group, kept: Kept, level: Level) -> None:
         """The same has happened to it as last time, only at another level: its own flows know all about it."""
-        bounds = group.level_at(*member.clock_at(level))
-        reached = kept.level
-        reached.move(bounds, group.story_of(kept.resource, level, member.weight))
+        resource, reached = kept.resource, kept.level
+        reached.move(group.level_at(*member.clock_at(level)), group.story_of(resource, level, member.weight))
         if kept.above is not level:
-            self._note(member, group, kept.resource, level)
+            self._note(member, group, resource, level)
             group.kept = kept._replace(above=level)
         for below in kept.groups:
-            self._stop(below, kept.resource, reached)
+            self._stop(below, resource, reached)
 
     def _note(self, member: Member, group: Group, resource: int, level: Level | None) -> None:
         """What was told to a group that stopped as a whole."""

@@ -15,6 +15,8 @@ costs nothing. The results are the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
+from operator import is_not
 from typing import Final
 
 import numpy as np
@@ -76,8 +78,9 @@ class EntitlementEngine:
         """Put changed demands into the tree. Returns the leaves of which entitlements can change by it."""
         matter: list[Node] = []
         known = self._demand
-        asks = [queue for queue, flows in demand.items() if known.get(queue) is not flows]
-        asks += [queue for queue in known if queue not in demand]
+        asks = list(compress(demand, map(is_not, demand.values(), map(known.get, demand))))
+        if known.keys() != demand.keys():
+            asks += [queue for queue in known if queue not in demand]
         for queue in asks:
             node = tree.by_id.get(queue)
             new = demand.get(queue, NO_DEMAND)

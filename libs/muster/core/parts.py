@@ -58,6 +58,10 @@ class Parts:
         """They may have come somewhere else, or they are new."""
         self._seen |= dict.fromkeys([flow.place for flow in flows])
 
+    def levels(self) -> Numbers:
+        """The number of the level at which each flow was stopped, when `digits` were asked for; below zero: none."""
+        return np.where(self._stopped, self._which, -1)
+
     def digits(self) -> tuple[Numbers, Numbers]:
         """The parts, rounded down, the least digit first; for each EXACTLY, CLOSELY or NOT_KNOWN. Not to be changed."""
         if len(self._levels) > len(self._flows) + LEVELS_MORE:  # most of these are not in use any more
