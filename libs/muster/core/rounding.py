@@ -133,6 +133,9 @@ class _Rounding:
     def _in_order(self, parent: int, r: int, children: list[int]) -> list[int]:
         """Children of a queue by the exact remainders of a resource, the largest first."""
         nodes, whole = self._columns.nodes, self.whole
+        known = [self._filled.get(nodes[number].id, {}).get(r) for number in children]
+        if isinstance(known[0], tuple) and known.count(known[0]) == len(known):  # raised to one level, by one weight
+            return children
         remainders = {n: self._exact(nodes[n], r) - Exact(int(whole[r, n])) for n in children}
         depth = nodes[parent].depth
 
