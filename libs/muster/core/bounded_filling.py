@@ -11,6 +11,7 @@ those above a change are made anew, and where the first limit is reached is foun
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 from muster.core import filling
@@ -23,6 +24,7 @@ from muster.core.filling import Limits, Used
 from muster.core.flows import Flow, Node
 from muster.core.replays import Again
 
+Groups = dict[str, tuple[Group | None, tuple[bool, ...]]]  # by queue; and which flows were open, if not all were
 FIRST_GUESS: Final = 1  # of the level at which the first limit is reached: next to nothing
 
 
@@ -36,46 +38,58 @@ class Filling:
         self._resources = len(capacity)
         self._again = Again(top)
         self._record = Record(self._again)
-        self._groups: dict[str, Group | None] = {}  # of queues below which nothing has changed
-        self._counted = -1
-        self._watched: tuple[int, ...] = ()
+        self._groups: Groups = {}  # of queues below which nothing has changed
+        self._used: Used = {}  # what such queues use before they are filled
+        self._kind: tuple[object, ...] = ()  # of the last filling: groups of another one are of no use
         self._crossed = FIRST_GUESS  # the level at which the first limit was reached
 
     def forget(self, changed: Node) -> None:
-        """Something below a queue has changed."""
-        for node in changed.path():
+        """A queue and all below it begin with something else."""
+        for node in chain(changed.path(), changed.subtree()):
             self._groups.pop(node.id, None)
+            self._used.pop(node.id, None)
             self._record.forget(node)
 
     def forget_all(self) -> None:
         """The flows have been given shares by somebody else."""
         self.touched = None
         self._groups.clear()
+        self._used.clear()
         self._record.forget_all()
+
+    def uses(self) -> Used:
+        """What queues use now: of those that have not been forgotten it is what it was before the last filling."""
+        return filling.uses(self._top, self._resources, self._used)
 
     def fill(self, limits: Limits, counted: int = -1, *, is_from_nothing: bool = False) -> Filled:
         """As `filling.fill`, but resources without a bit in `counted` are never dominant nor limited.
 
         `is_from_nothing`: no flow has anything, and all are open, or would be if nothing had been filled before.
+        Otherwise all flows are again where they were before the last filling, but for those that were forgotten.
         Returns the shares of queues that are known as a whole.
         """
-        used = None if is_from_nothing else filling.close_exhausted(self._top, limits, self._resources)
-        watched = tuple(limits) if is_from_nothing else ()
-        is_new = not self._groups or not is_from_nothing or counted != self._counted or watched != self._watched
+        kind = (counted, *limits, is_from_nothing)
+        is_new = not self._groups or kind != self._kind
         if is_new:
-            self.forget_all()
-        self._counted, self._watched = counted, watched
+            self._groups.clear()
+            self._record.forget_all()
+        self._kind = kind
+        used = None
+        if not is_from_nothing:
+            used = self.uses()
+            filling.close_exhausted(self._top, limits, used)
         self._again.begin(limits, used, self._resources)
-        self._record.begin(keeps=is_from_nothing)
+        self._record.begin(used)
         try:
             sizes = [size if counted >> r & 1 else 0 for r, size in enumerate(self._capacity)]
-            builder = _Builder(self._record, self._groups, sizes, used, watched)
-            self._fill(limits, builder)
+            self._fill(limits, _Builder(self._record, self._groups, sizes, used, (self._top, limits)))
         except Undecided:
-            self.forget_all()
+            self._groups.clear()
+            self._record.forget_all()
             self._again.settle()
+            self.touched = None
         else:
-            self.touched = None if is_new else self._record.touched
+            self.touched = None if is_new or used is not None else self._record.touched
         return self._record.filled
 
     def _fill(self, limits: Limits, builder: _Builder) -> None:
@@ -83,7 +97,7 @@ class Filling:
         if group is None:
             return
         group.reset()
-        if not self._watched or not jump(group, self._crossed):
+        if not jump(group, self._crossed):
             group.begin()
         while group.members:
             group.step()
@@ -112,12 +126,15 @@ class _Builder:
     def __init__(
         self,
         record: Record,
-        groups: dict[str, Group | None],
+        groups: Groups,
         sizes: Sequence[int],
         used: Used | None,
-        watched: Iterable[int],
+        watched: tuple[Node, Iterable[int]],
     ) -> None:
-        """`used`: what queues use; None: no flow has anything, and all are open."""
+        """`used`: what queues use; None: no flow has anything, and all are open.
+
+        `watched`: a queue, and resources of which it is to be known at any time what its children use; see `jump`.
+        """
         self._record = record
         self._used = used or {}
         self._is_from_nothing = used is None
@@ -130,9 +147,8 @@ class _Builder:
         """The group of a queue, which has not begun yet; None when none of its flows is open."""
         members: list[Member] = []
         weightless: list[Member] = []
-        for flow in node.flows:
-            if self._is_open(flow):
-                members.append(self._flow(len(members), 1, flow, NO_LIMITS))
+        flows = [flow for flow in node.flows if self._is_open(flow)]
+        members += [self._flow(number, 1, flow, NO_LIMITS) for number, flow in enumerate(flows)]
         for number, child in enumerate(node.children):
             member: Member | None = None
             if len(child.flows) == 1:
@@ -145,26 +161,29 @@ class _Builder:
         if not members and not weightless:
             return None
         group = Group(self._record, node, self._sizes, members, weightless)
-        if limits or self._watched:
-            group.limit(limits, self._used.get(node.id) or self._nothing, self._watched)
-        if not limits and node.flows and all(member.start is ZERO for member in members):
-            group.kinds = [flow for flow in node.flows if self._is_open(flow)]
+        above, resources = self._watched
+        watched = resources if node.parent is above else ()
+        if limits or watched:
+            group.limit(limits, self._used.get(node.id) or self._nothing, watched)
+        if flows and not limits and all(member.start is ZERO for member in members):
+            group.kinds = flows
         return group
 
     def _is_open(self, flow: Flow) -> bool:
         return self._is_from_nothing or flow.is_open
 
     def _child(self, number: int, child: Node) -> Member | None:
-        if child.id in self._groups:
-            group = self._groups[child.id]
-        else:
-            group = self._groups[child.id] = self.group(child, child.pressing)
+        is_open = () if self._is_from_nothing else tuple([flow.is_open for flow in child.below])
+        group, was_open = self._groups.get(child.id, (None, None))
+        if is_open != was_open:
+            group = self.group(child, child.pressing)
+            self._groups[child.id] = group, is_open
             if group is not None:
                 group.begin()
         if group is None:
             return None
         used = self._used.get(child.id)
-        member = Member(number, child.weight, ZERO if used is None else greatest(used))
+        member = Member(number, child.weight, greatest(used) if used else ZERO)
         member.group = member.origin = group
         return member
 

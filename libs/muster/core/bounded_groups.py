@@ -19,7 +19,7 @@ from typing import Final
 from muster.core.bounded_members import Member
 from muster.core.bounded_record import FINISHED, MET, Ending, Kept, Known, Level, Record, Story
 from muster.core.bounded_rise import SEVERAL, Rise
-from muster.core.exact import PRECISION_BITS, ZERO, Exact
+from muster.core.exact import PRECISION_BITS, Exact
 from muster.core.filling import Limits
 from muster.core.flows import Flow, Node
 from muster.core.parts import SCALE_BITS
@@ -262,9 +262,8 @@ class Group(Rise):
         """That has come from above. `lead`: its dominant resource until then."""
         self.stops.append(Stop(resource, level, member.weight, member.start))
         is_final = lead == resource or not self.members
-        if level is not None and lead >= 0 and is_final and member.start is ZERO:
-            # What it has of its dominant resource is all it was raised by.
-            self.filled.append((lead, (level, member.weight)))
+        if level is not None and lead >= 0 and is_final:
+            self.filled.append((lead, self._record.raised(member, self, lead, level)))
 
 
 SLOTS: Final = (*Rise.__slots__, *Group.__slots__)

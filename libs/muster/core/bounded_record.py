@@ -13,6 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from muster.core.exact import ZERO, Exact
+from muster.core.filling import Used
 from muster.core.replays import Again, Stop
 
 if TYPE_CHECKING:
@@ -86,12 +87,14 @@ class Record:
         self.touched: list[Flow] = []  # those that were told something
         self._again = again
         self._keeps = False
+        self._used: Used = {}
         self._marks: Iterator[int] = count(1)  # never given twice: levels found before may still be in use
         self._names: dict[Hashable, int] = {}
 
-    def begin(self, *, keeps: bool) -> None:
-        """Another filling begins. `keeps`: groups are used again."""
-        self._keeps = keeps
+    def begin(self, used: Used | None) -> None:
+        """Another filling begins. `used`: what queues use; None: nothing, and groups may stop again as they did."""
+        self._keeps = used is None
+        self._used = used or {}
         self.touched = []
         self._names = {}
 
@@ -140,7 +143,10 @@ class Record:
                 self._stop_group(member, group, resource, level)
             else:
                 self._stop_again(member, group, group.kept, level)
-            return
+        else:
+            self._stop_flow(member, level)
+
+    def _stop_flow(self, member: Member, level: Level | None) -> None:
         flow = member.flow
         assert flow is not None
         self.touched.append(flow)
@@ -156,8 +162,11 @@ class Record:
         self._note(member, group, resource, level)
         groups = []
         for below in (*group.members.values(), *group.weightless.values()):
+            if below.group is None:
+                self._stop_flow(below, reached if below.is_active else None)
+                continue
             self._stop(below, resource, reached if below.is_active else None)
-            if below.group is not None and below.is_active:
+            if below.is_active:
                 groups.append(below)
         if self._keeps and level is not None and reached is not None:
             group.kept = Kept(resource, level, reached, groups)
@@ -175,9 +184,14 @@ class Record:
     def _note(self, member: Member, group: Group, resource: int, level: Level | None) -> None:
         """What was told to a group that stopped as a whole."""
         self._again.stops[group.node.id] = [*group.stops, Stop(resource, level, member.weight, member.start)]
-        if level is not None and group.lead >= 0 and member.start is ZERO:
-            # What it has of its dominant resource is all it was raised by.
-            self.filled[group.node.id][group.lead] = level, member.weight
+        if level is not None and group.lead >= 0:
+            self.filled[group.node.id][group.lead] = self.raised(member, group, group.lead, level)
+
+    def raised(self, member: Member, group: Group, lead: int, level: Level) -> Known:
+        """What a queue has of a resource that has been dominant all the time: what it had and what it was raised by."""
+        if member.start is ZERO:
+            return level, member.weight
+        return level.raised(member.weight) + (self._used[group.node.id][lead] - member.start)
 
 
 def _is_told(part: object) -> TypeGuard[tuple[int, Level, int]]:

@@ -88,7 +88,7 @@ class Flow:
 
     @share.setter
     def share(self, share: Exact) -> None:
-        self._share, self.level = share, None
+        self._share, self._share_at, self.level = share, None, None
 
     def saved(self) -> tuple[Exact, Exact | None, Level | None, bool]:
         """Where it is, for `restore`."""
@@ -182,6 +182,12 @@ class Node:
         while node is not None:
             yield node
             node = node.parent
+
+    def subtree(self) -> Iterator[Node]:
+        """Itself and what is below."""
+        yield self
+        for child in self.children:
+            yield from child.subtree()
 
 
 class Tree:
@@ -290,10 +296,6 @@ class Tree:
             if amount is not None and flow.asked.get(first, 0) * of_second < amount * of_first:
                 return flow
         return None
-
-    def always_equal(self, flows: Sequence[Flow], first: int, second: int) -> bool:
-        """Whether every flow needs equal shares of both."""
-        return self._less_of(flows, first, second) is None and self._less_of(flows, second, first) is None
 
     def _add(self, queue: Queue, demand: FlowDemand) -> Node:
         spec = queue.spec

@@ -11,12 +11,15 @@ leaves it open which whole number it is or which of two remainders is larger, th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from fractions import Fraction
 from functools import cmp_to_key
+from math import gcd
 from typing import Final
 
 import numpy as np
 
-from muster.core.bounded_record import Filled
+from muster.core.bounded_record import Filled, Level
 from muster.core.columns import AMOUNT_BITS, Columns, Numbers, Places, sums
 from muster.core.exact import ZERO, Exact, order
 from muster.core.filling import total
@@ -85,7 +88,8 @@ class _Rounding:
         for r, number in np.argwhere(self._rest + self._error >= ONE_UNIT).tolist():
             node = self._columns.nodes[number]
             if node.demand[r]:
-                low = self._exact(node, r).floor()
+                ratio = _ratio(node, r)
+                low = self._exact(node, r).floor() if ratio is None else ratio[0] // ratio[1]
                 rest = int(self._rest[r, number]) + (int(self.whole[r, number]) - low) * ONE_UNIT
                 self.whole[r, number], self._rest[r, number] = low, min(max(rest, -ONE_UNIT), 2 * ONE_UNIT)
 
@@ -117,7 +121,7 @@ class _Rounding:
         apart, error = self._rest[row, ties.child] - ties.least[ties.entry], self._error[ties.parents][ties.entry]
         is_more, is_open = apart > error, abs(apart) <= error
         left = ties.count - ties.sums(is_more)
-        place = np.cumsum(is_open)  # among those that are open, of the same tie
+        place: Numbers = np.cumsum(is_open)  # among those that are open, of the same tie
         place -= (place[ties.begin] - is_open[ties.begin])[ties.entry]
         gets[row, ties.child - start] = is_more | is_open & (place <= left[ties.entry])
         several = ties.sums(is_open) > left
@@ -133,9 +137,13 @@ class _Rounding:
     def _in_order(self, parent: int, r: int, children: list[int]) -> list[int]:
         """Children of a queue by the exact remainders of a resource, the largest first."""
         nodes, whole = self._columns.nodes, self.whole
-        known = [self._filled.get(nodes[number].id, {}).get(r) for number in children]
-        if isinstance(known[0], tuple) and known.count(known[0]) == len(known):  # raised to one level, by one weight
+        known = [self._raised(nodes[number], r) for number in children]
+        if known[0] is not None and known.count(known[0]) == len(known):
             return children
+        ratios = [_ratio(nodes[number], r) for number in children]
+        fractions = [Fraction(*ratio) % 1 for ratio in ratios if ratio is not None]
+        if len(fractions) == len(children):
+            return [number for _, number in sorted(zip([-rest for rest in fractions], children, strict=True))]
         remainders = {n: self._exact(nodes[n], r) - Exact(int(whole[r, n])) for n in children}
         depth = nodes[parent].depth
 
@@ -146,19 +154,47 @@ class _Rounding:
 
     def _exact(self, node: Node, r: int) -> Exact:
         """The amount of a resource that a queue has."""
-        filled = self._filled.get(node.id, {})
-        known = filled.get(r)
-        if known is None:
-            known = next((filled[q] for q in filled if self._tree.always_equal(node.below, q, r)), None)
-        if known is None:
-            known = total(_exact_share(flow, r) for flow in node.below_needing(r))
-        share = known if isinstance(known, Exact) else known[0].raised(known[1])
-        return share * Exact(self._tree.capacity[r])
+        capacity = self._tree.capacity
+        for q, known in self._filled.get(node.id, {}).items():
+            proportion = _proportion(node.below, q, r)
+            if proportion is not None:
+                share = known if isinstance(known, Exact) else known[0].raised(known[1])
+                return share * Exact(capacity[q] * proportion[0], proportion[1])
+        return total(_exact_share(flow, r) for flow in node.below_needing(r)) * Exact(capacity[r])
+
+    def _raised(self, node: Node, r: int) -> tuple[Level, int, int, int] | None:
+        """The level, the weight and the amount for each of these, if a queue has just what they make it have."""
+        for q, known in self._filled.get(node.id, {}).items():
+            proportion = _proportion(node.below, q, r) if isinstance(known, tuple) else None
+            if isinstance(known, tuple) and proportion is not None:
+                amount, of = self._tree.capacity[q] * proportion[0], proportion[1]
+                common = gcd(amount, of)
+                return *known, amount // common, of // common
+        return None
+
+
+def _proportion(flows: Sequence[Flow], first: int, second: int) -> tuple[int, int] | None:
+    """How much all flows ask for of the second resource, for so much of the first one, if that is the same for all."""
+    if first == second:
+        return 1, 1
+    ones, others = flows[0].asked.get(first, 0), flows[0].asked.get(second, 0)
+    if not ones or any(flow.asked.get(first, 0) * others != flow.asked.get(second, 0) * ones for flow in flows):
+        return None
+    return others, ones
 
 
 def _rest_of(keys: Numbers, parents: Places) -> Numbers:
     """The remainders of sort keys."""
     return (parents << KEY_BITS) + 2 * ONE_UNIT - keys
+
+
+def _ratio(node: Node, r: int) -> tuple[int, int] | None:
+    """The amount of a resource that a queue of one flow has, as numerator and denominator, if that is at hand."""
+    if len(node.below) != 1:
+        return None
+    flow = node.below[0]
+    ratio, (most, below) = flow.share.ratio, flow.main
+    return None if ratio is None else (ratio[0] * below * flow.asked.get(r, 0), ratio[1] * most)
 
 
 def _exact_share(flow: Flow, r: int) -> Exact:
