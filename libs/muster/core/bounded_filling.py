@@ -4,8 +4,9 @@ The events are those of `filling`, worked out by `bounded_groups`. Shares come o
 digits and know how to find out the rest (`replays`). If the bounds leave open what happens next, which they do when a
 limit is reached at the very moment at which a demand is met, everything is done by `filling` instead.
 
-A `Filling` is kept to fill again. The groups of queues below which nothing has changed stay, with their moments; only
-those above a change are made anew, and where the first limit is reached is found from where it was (`bounded_jump`).
+A `Filling` is kept to fill again, from nothing or from floors. The groups of queues below which nothing has changed
+stay, with their moments; only those above a change are made anew, and where the first limit is reached is found from
+where it was (`bounded_jump`).
 """
 
 from __future__ import annotations
@@ -59,10 +60,11 @@ class Filling:
 
     def uses(self) -> Used:
         """What queues use now: of those that have not been forgotten it is what it was before the last filling."""
-        return filling.uses(self._top, self._resources, self._used)
+        filling.find_uses(self._top, self._resources, self._used)
+        return self._used
 
     def fill(self, limits: Limits, counted: int = -1, *, is_from_nothing: bool = False) -> Filled:
-        """As `filling.fill`, but resources without a bit in `counted` are never dominant nor limited.
+        """FILL of rule F2. Resources without a bit in `counted` are never dominant nor limited.
 
         `is_from_nothing`: no flow has anything, and all are open, or would be if nothing had been filled before.
         Otherwise all flows are again where they were before the last filling, but for those that were forgotten.

@@ -28,13 +28,6 @@ Used = dict[str, list[Exact]]  # what queues use, by resource; an empty list: no
 Levels = dict[tuple[str, int], Exact]
 
 
-def fill(top: Node, limits: Limits, resources: int) -> None:
-    """Raise the open flows below `top` from where they are. `limits` are of `top`; the others are those pressing."""
-    used = uses(top, resources)
-    close_exhausted(top, limits, used)
-    raise_all(top, limits, used, resources, ())
-
-
 def raise_all(top: Node, limits: Limits, used: Used, resources: int, stops: Sequence[tuple[int, Exact]]) -> Levels:
     """Raise what is open below a queue. `stops` come from above: a resource, and the clock at which it is exhausted.
 
@@ -64,14 +57,8 @@ def use(flows: Sequence[Flow], resources: int) -> list[Exact]:
     return sums
 
 
-def uses(node: Node, resources: int, known: Used | None = None) -> Used:
-    """What the queues from one on downwards use, if anything. `known`: those of which that is so already."""
-    used = {} if known is None else known
-    _uses(node, resources, used)
-    return used
-
-
-def _uses(node: Node, resources: int, used: Used) -> None:
+def find_uses(node: Node, resources: int, used: Used) -> None:
+    """What the queues from one on downwards use now, but for those of which that is known already."""
     if node.id in used:
         return
     parts: list[list[Exact]] = []
@@ -79,7 +66,7 @@ def _uses(node: Node, resources: int, used: Used) -> None:
         parts.append(use(node.flows, resources))
     for child in node.children:
         if child.below:
-            _uses(child, resources, used)
+            find_uses(child, resources, used)
             if used[child.id]:
                 parts.append(used[child.id])
     used[node.id] = [total(column) for column in zip(*parts, strict=True)]

@@ -251,7 +251,7 @@ class Tree:
             return limits
         kept = dict(limits)
         for r, limit in limits.items():
-            if any(q != r and other <= limit and self._cover(node, q, r) for q, other in kept.items()):
+            if any(q != r and self._cover(node, q, r) and other <= limit for q, other in kept.items()):
                 del kept[r]
         return kept
 

@@ -47,7 +47,7 @@ def are_alike(flows: Sequence[Flow]) -> bool:
 
 
 def fill(tree: Tree, limits: Limits) -> Filled:
-    """As `filling.fill` of the root, for flows that are alike and all open."""
+    """FILL of the root, for flows that are alike and all open."""
     return _Filling(tree).fill(limits)
 
 
