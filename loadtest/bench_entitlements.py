@@ -153,6 +153,8 @@ CASES: Final[dict[str, tuple[Callable[[], Timed], Target | None]]] = {
     "from nothing, two equal kinds": (lambda: from_nothing(Maker(two_equal)), None),
     "one more job": (lambda: changed(Maker(mixed), one_more_job), AGAIN),
     "one more job, guarantees and limits": (lambda: changed(Maker(mixed, settings=True), one_more_job), None),
+    "one more job, two kinds of jobs a leaf": (lambda: changed(Maker(two_mixed), one_more_job), None),
+    "one more job, equal jobs": (lambda: changed(Maker(one_gpu), one_more_job), None),
     "one more job where there is enough": (lambda: changed(Maker(little), one_more_job), AGAIN),
     "more of the same": (lambda: changed(Maker(insatiable), more_of_the_same), AGAIN),
 }

@@ -4,13 +4,16 @@ The events are those of `filling`, worked out by `bounded_groups`. Shares come o
 digits and know how to find out the rest (`replays`). If the bounds leave open what happens next, which they do when a
 limit is reached at the very moment at which a demand is met, everything is done by `filling` instead.
 
-A `Filling` is kept to fill again. The groups of queues below which nothing has changed stay, with their moments; only
-those above a change are made anew, and where the first limit is reached is found from where it was (`bounded_jump`).
+A `Filling` is kept to fill again, from nothing or from floors. The groups of queues below which nothing has changed
+stay, with their moments; only those above a change are made anew, and where the first limit is reached is found from
+where it was (`bounded_jump`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Final
 
 from muster.core import filling
 from muster.core.bounded_groups import NO_LIMITS, Group
@@ -22,55 +25,73 @@ from muster.core.filling import Limits, Used
 from muster.core.flows import Flow, Node
 from muster.core.replays import Again
 
+Groups = dict[str, tuple[Group | None, tuple[bool, ...]]]  # by queue; and which flows were open, if not all were
+FIRST_GUESS: Final = 1  # of the level at which the first limit is reached: next to nothing
+
 
 class Filling:
     """Of the flows below one queue, again and again. What has not changed below is not filled again."""
 
-    def __init__(self, top: Node, resources: int) -> None:
+    def __init__(self, top: Node, capacity: Sequence[int]) -> None:
         self.touched: list[Flow] | None = None  # the flows of which the last filling changed anything; None: maybe all
         self._top = top
-        self._resources = resources
+        self._capacity = capacity
+        self._resources = len(capacity)
         self._again = Again(top)
         self._record = Record(self._again)
-        self._groups: dict[str, Group | None] = {}  # of queues below which nothing has changed
-        self._counted = -1
-        self._watched: tuple[int, ...] = ()
-        self._crossed: int | None = None  # the level at which the first limit was reached
+        self._groups: Groups = {}  # of queues below which nothing has changed
+        self._used: Used = {}  # what such queues use before they are filled
+        self._kind: tuple[object, ...] = ()  # of the last filling: groups of another one are of no use
+        self._crossed = FIRST_GUESS  # the level at which the first limit was reached
 
     def forget(self, changed: Node) -> None:
-        """Something below a queue has changed."""
-        for node in changed.path():
+        """A queue and all below it begin with something else."""
+        for node in chain(changed.path(), changed.subtree()):
             self._groups.pop(node.id, None)
+            self._used.pop(node.id, None)
             self._record.forget(node)
 
     def forget_all(self) -> None:
         """The flows have been given shares by somebody else."""
         self.touched = None
         self._groups.clear()
+        self._used.clear()
         self._record.forget_all()
 
+    def uses(self) -> Used:
+        """What queues use now: of those that have not been forgotten it is what it was before the last filling."""
+        filling.find_uses(self._top, self._resources, self._used)
+        return self._used
+
     def fill(self, limits: Limits, counted: int = -1, *, is_from_nothing: bool = False) -> Filled:
-        """As `filling.fill`, but resources without a bit in `counted` are never dominant nor limited.
+        """FILL of rule F2. Resources without a bit in `counted` are never dominant nor limited.
 
         `is_from_nothing`: no flow has anything, and all are open, or would be if nothing had been filled before.
+        Otherwise all flows are again where they were before the last filling, but for those that were forgotten.
         Returns the shares of queues that are known as a whole.
         """
-        used = None if is_from_nothing else filling.close_exhausted(self._top, limits, self._resources)
-        watched = tuple(limits) if is_from_nothing else ()
-        is_new = not self._groups or not is_from_nothing or counted != self._counted or watched != self._watched
+        kind = (counted, *limits, is_from_nothing)
+        is_new = not self._groups or kind != self._kind
         if is_new:
-            self.forget_all()
-        self._counted, self._watched = counted, watched
+            self._groups.clear()
+            self._record.forget_all()
+        self._kind = kind
+        used = None
+        if not is_from_nothing:
+            used = self.uses()
+            filling.close_exhausted(self._top, limits, used)
         self._again.begin(limits, used, self._resources)
-        self._record.begin(keeps=is_from_nothing)
+        self._record.begin(used)
         try:
-            builder = _Builder(self._record, self._groups, self._resources, used, counted=counted, watched=watched)
-            self._fill(limits, builder)
+            sizes = [size if counted >> r & 1 else 0 for r, size in enumerate(self._capacity)]
+            self._fill(limits, _Builder(self._record, self._groups, sizes, used, (self._top, limits)))
         except Undecided:
-            self.forget_all()
+            self._groups.clear()
+            self._record.forget_all()
             self._again.settle()
+            self.touched = None
         else:
-            self.touched = None if is_new else self._record.touched
+            self.touched = None if is_new or used is not None else self._record.touched
         return self._record.filled
 
     def _fill(self, limits: Limits, builder: _Builder) -> None:
@@ -78,17 +99,17 @@ class Filling:
         if group is None:
             return
         group.reset()
-        if self._crossed is None or not self._watched or not jump(group, self._crossed):
+        if not jump(group, self._crossed):
             group.begin()
         while group.members:
             group.step()
-        self._crossed = group.crossed
+        self._crossed = group.crossed or FIRST_GUESS
         self._record.outcome(group)
 
 
-def fill(top: Node, limits: Limits, resources: int) -> None:
+def fill(top: Node, limits: Limits, capacity: Sequence[int]) -> None:
     """Once."""
-    Filling(top, resources).fill(limits)
+    Filling(top, capacity).fill(limits)
 
 
 def stop(flow: Flow, limits: Limits) -> Exact:
@@ -107,30 +128,29 @@ class _Builder:
     def __init__(
         self,
         record: Record,
-        groups: dict[str, Group | None],
-        resources: int,
+        groups: Groups,
+        sizes: Sequence[int],
         used: Used | None,
-        *,
-        counted: int,
-        watched: Iterable[int],
+        watched: tuple[Node, Iterable[int]],
     ) -> None:
-        """`used`: what queues use; None: no flow has anything, and all are open."""
+        """`used`: what queues use; None: no flow has anything, and all are open.
+
+        `watched`: a queue, and resources of which it is to be known at any time what its children use; see `jump`.
+        """
         self._record = record
         self._used = used or {}
         self._is_from_nothing = used is None
-        self._resources = resources
-        self._counted = counted
+        self._sizes = sizes
         self._watched = watched
         self._groups = groups
-        self._nothing = [ZERO] * resources
+        self._nothing = [ZERO] * len(sizes)
 
     def group(self, node: Node, limits: Limits) -> Group | None:
         """The group of a queue, which has not begun yet; None when none of its flows is open."""
         members: list[Member] = []
         weightless: list[Member] = []
-        for flow in node.flows:
-            if self._is_open(flow):
-                members.append(self._flow(len(members), 1, flow, NO_LIMITS))
+        flows = [flow for flow in node.flows if self._is_open(flow)]
+        members += [self._flow(number, 1, flow, NO_LIMITS) for number, flow in enumerate(flows)]
         for number, child in enumerate(node.children):
             member: Member | None = None
             if len(child.flows) == 1:
@@ -142,28 +162,31 @@ class _Builder:
                 (members if child.weight else weightless).append(member)
         if not members and not weightless:
             return None
-        group = Group(self._record, node, self._resources, members, weightless)
-        if limits or self._watched:
-            group.limit(limits, self._used.get(node.id) or self._nothing, self._watched)
-        if not limits and node.flows and all(member.start is ZERO for member in members):
-            group.kinds = [flow for flow in node.flows if self._is_open(flow)]
+        group = Group(self._record, node, self._sizes, members, weightless)
+        above, resources = self._watched
+        watched = resources if node.parent is above else ()
+        if limits or watched:
+            group.limit(limits, self._used.get(node.id) or self._nothing, watched)
+        if flows and not limits and all(member.start is ZERO for member in members):
+            group.kinds = flows
         return group
 
     def _is_open(self, flow: Flow) -> bool:
         return self._is_from_nothing or flow.is_open
 
     def _child(self, number: int, child: Node) -> Member | None:
-        if child.id in self._groups:
-            group = self._groups[child.id]
-        else:
-            group = self._groups[child.id] = self.group(child, child.pressing)
+        is_open = () if self._is_from_nothing else tuple([flow.is_open for flow in child.below])
+        group, was_open = self._groups.get(child.id, (None, None))
+        if is_open != was_open:
+            group = self.group(child, child.pressing)
+            self._groups[child.id] = group, is_open
             if group is not None:
                 group.begin()
         if group is None:
             return None
         used = self._used.get(child.id)
-        member = Member(number, child.weight, ZERO if used is None else greatest(used))
-        member.group = group
+        member = Member(number, child.weight, greatest(used) if used else ZERO)
+        member.group = member.origin = group
         return member
 
     def _flow(self, number: int, weight: int, flow: Flow, limits: Limits) -> Member:
@@ -176,5 +199,4 @@ class _Builder:
         member.end = member.since + (member.goal.middle - share.middle) // weight
         if share is not ZERO:
             member.error += (member.goal.error + share.error) // weight + 1
-        member.rising = flow.rising(weight, self._counted)
         return member

@@ -19,9 +19,10 @@ from typing import Final
 from muster.core.bounded_members import Member
 from muster.core.bounded_record import FINISHED, MET, Ending, Kept, Known, Level, Record, Story
 from muster.core.bounded_rise import SEVERAL, Rise
-from muster.core.exact import PRECISION_BITS, ZERO, Exact
+from muster.core.exact import PRECISION_BITS, Exact
 from muster.core.filling import Limits
 from muster.core.flows import Flow, Node
+from muster.core.parts import SCALE_BITS
 from muster.core.replays import Stop
 
 NO_LIMITS: Final[Limits] = {}
@@ -34,7 +35,6 @@ class Group(Rise):
         "_given",
         "_initial",
         "_record",
-        "_resources",
         "_slopes",
         "_tells",
         "common",
@@ -51,7 +51,7 @@ class Group(Rise):
     )
 
     def __init__(
-        self, record: Record, node: Node, resources: int, members: Sequence[Member], weightless: Sequence[Member]
+        self, record: Record, node: Node, sizes: Sequence[int], members: Sequence[Member], weightless: Sequence[Member]
     ) -> None:
         self.node = node
         self.base: dict[int, int] = {}  # what was used in the beginning, of resources that are limited or watched
@@ -60,8 +60,8 @@ class Group(Rise):
         self._record = record
         self._given: Limits = NO_LIMITS  # the limits
         self.limits: dict[int, int] = {}  # their middles
-        self._initial = ([(m, m.group) for m in members], [(m, m.group) for m in weightless])
-        self._resources = resources
+        self._initial = (members, weightless)
+        self.sizes = sizes
         self._weights = self.slack = self._drift = 0
         self.kinds: Sequence[Flow] | None = None  # of a leaf that had nothing: another as alike has the same levels
         self.doubt = 0  # what is wrong with what it begins with
@@ -72,7 +72,7 @@ class Group(Rise):
                 assert member.flow is not None
                 self.needs |= member.flow.needs
                 self.common &= member.flow.needs
-                self.slack += weight
+                self.slack += weight + (member.flow.full.middle >> SCALE_BITS)  # its scale is rounded down
                 self.doubt += 4 * weight * (member.error + 2) + 4  # it begins and ends once
             else:
                 self.needs |= group.needs
@@ -98,8 +98,8 @@ class Group(Rise):
     def reset(self) -> None:
         """To where it was before anything rose."""
         self._tells = self.kinds is not None
-        self._to_start(self.doubt, self._resources)
-        self.crossed: int | None = None  # the level at which the first of its own limits was reached
+        self._to_start(self.doubt)
+        self.crossed = 0  # the level at which the first of its own limits was reached
         self.story: list[object] = []  # whatever decides its levels
         self.ended: list[Ending] = []
         self.filled: list[tuple[int, Known]] = []  # (resource, share of the queue) where it is known as a whole
@@ -108,8 +108,8 @@ class Group(Rise):
         self._slopes: tuple[int, dict[int, int]] | None = None
         self.kept: Kept | None = None
         members, weightless = self._initial
-        self.members = {member.number: member.reset(group) for member, group in members}
-        self.weightless = {member.number: member.reset(group) for member, group in weightless}
+        self.members = {member.number: member.reset() for member in members}
+        self.weightless = {member.number: member.reset() for member in weightless}
 
     def moment(self, at: int) -> Group:
         """This group at one of its moments."""
@@ -123,7 +123,7 @@ class Group(Rise):
         """How fast what is watched is used at a moment, for each unit of the clock."""
         if self._slopes is None or self._slopes[0] != at:
             now = self.moments[at]
-            self._slopes = at, {r: (now.sums[r] << PRECISION_BITS) // now.rate for r in self.base}
+            self._slopes = at, {r: (now.speeds[r] << PRECISION_BITS) // now.rate for r in self.base}
         return self._slopes[1]
 
     def fork(self) -> Group:
@@ -157,9 +157,7 @@ class Group(Rise):
         member = self.members[number]
         ends = False
         if member.is_active:
-            sums = self._sums
-            for r, part in member.rising:
-                sums[r] -= part
+            self._withdraw(member)
             if member.flow is not None:
                 ends = True
                 if self._tells:
@@ -188,20 +186,19 @@ class Group(Rise):
         self.lead = SEVERAL  # nobody has looked
         self._sums = [0] * len(self._sums)
         for member in list(self.members.values()):
-            member.is_active = False
+            member.is_active = member.is_added = False
             if member.is_done(level):
                 self.ended.append((member, MET if member.flow is not None else FINISHED))
                 del self.members[member.number]
             elif member.since <= level:
                 if member.needs_surely(1 << exhausted):
-                    member.is_active, member.rising = True, ()  # not for long
+                    member.is_active = True  # not for long
                 else:
                     self._join(member)
         self._exhaust(exhausted)
 
     def _exhaust(self, resource: int) -> None:
-        if self.crossed is None:
-            self.crossed = self._level
+        self.crossed = self.crossed or self._level
         self.filled.append((resource, self._given[resource]))
         self.freeze(resource, None, 0)
 
@@ -227,9 +224,7 @@ class Group(Rise):
                 group = member.group
                 if not (member.flow.needs if group is None else group.needs) & bit:  # type: ignore[union-attr]
                     continue
-                if member.is_active:
-                    for r, part in member.rising:
-                        self._sums[r] -= part
+                self._withdraw(member)
                 level = reached if member.is_active else None
                 if group is None or member.needs_surely(bit):  # all that is left of it stops
                     self.ended.append((member, (resource, level)))
@@ -267,9 +262,8 @@ class Group(Rise):
         """That has come from above. `lead`: its dominant resource until then."""
         self.stops.append(Stop(resource, level, member.weight, member.start))
         is_final = lead == resource or not self.members
-        if level is not None and lead >= 0 and is_final and member.start is ZERO:
-            # What it has of its dominant resource is all it was raised by.
-            self.filled.append((lead, (level, member.weight)))
+        if level is not None and lead >= 0 and is_final:
+            self.filled.append((lead, self._record.raised(member, self, lead, level)))
 
 
 SLOTS: Final = (*Rise.__slots__, *Group.__slots__)

@@ -9,11 +9,13 @@ that no event is close to it, follow from bounds. Where they do not, the steps a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from muster.core.bounded_groups import Group
 from muster.core.bounded_members import RELIABLE, Member
 from muster.core.exact import PRECISION_BITS
+from muster.core.parts import SCALE_BITS
 
 TRIES: Final = 12
 
@@ -79,6 +81,16 @@ def _is_clear(member: Member, seen: int, level: int, error: int) -> bool:
     return is_past and (not now.is_alive or clock + error < now.next_clock - now.next_error)
 
 
+def _speeds(group: Group, member: Member) -> Sequence[tuple[int, int]]:
+    """Of a flow: how fast it uses what is watched."""
+    if member.speeds is None:
+        flow, more = member.flow, SCALE_BITS - PRECISION_BITS
+        assert flow is not None
+        watched = [(r, amount) for r, amount in flow.asked.items() if r in group.base]
+        member.speeds = [(r, (amount * flow.scale >> more) // group.sizes[r]) for r, amount in watched]
+    return member.speeds
+
+
 def _use(group: Group, level: int) -> _Use:
     amounts, speeds = dict(group.base), dict.fromkeys(group.base, 0)
     error = group.doubt + (level * group.slack >> PRECISION_BITS) + 4 * len(group.members)
@@ -86,10 +98,10 @@ def _use(group: Group, level: int) -> _Use:
         rise = max(level - member.since, 0)
         if member.group is None:
             upto = min(level, member.end) - member.since
-            for r, part in member.rising:
-                if r in amounts and rise:
-                    amounts[r] += upto * part >> PRECISION_BITS
-                    speeds[r] += part if level < member.end else 0
+            for r, speed in _speeds(group, member):
+                if rise:
+                    amounts[r] += upto * speed >> PRECISION_BITS
+                    speeds[r] += speed if level < member.end else 0
             continue
         now = member.seek(member.weight * rise)
         since = member.weight * rise - now.x if now.is_alive else 0

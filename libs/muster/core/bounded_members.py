@@ -30,7 +30,7 @@ class Moment(NamedTuple):
     next_clock: int
     next_error: int
     rate: int  # M
-    sums: list[int]  # u
+    speeds: list[int]  # u
     used: dict[int, int]  # in the beginning, of resources that are watched
     error: int  # of the clock and of what is used, as functions of the level
     is_alive: bool
@@ -47,10 +47,13 @@ class Member:
         "goal",
         "group",
         "is_active",
+        "is_added",
         "now",
         "number",
+        "origin",
         "rising",
         "since",
+        "speeds",
         "start",
         "weight",
     )
@@ -62,11 +65,14 @@ class Member:
         self.since = share.middle // self.weight  # the level from which on it is raised
         self.error = share.error // self.weight + 2 if share is not ZERO else 0  # of `since`
         self.is_active = False
-        self.rising: Sequence[tuple[int, int]] = ()  # what it adds to u while active
+        self.is_added = False  # whether u has its part: all active ones, but for those that are about to be frozen
+        self.rising: Sequence[tuple[int, int]] = ()  # of a group: what it adds to u
+        self.speeds: Sequence[tuple[int, int]] | None = None  # of a flow, as shares: of what is watched
         self.flow: Flow | None = None
         self.goal = ZERO  # of a flow: where it stops by itself
         self.end = 0  # of a flow: the level at which it does
         self.group: Group | None = None
+        self.origin: Group | None = None  # the one it had in the beginning
         self.at = 0  # at which of the moments of its group it is
         self.now: Moment | None = None  # that moment
 
@@ -77,11 +83,11 @@ class Member:
         """How far it has been raised when its siblings are at a level, and how wrong that is."""
         return self.weight * (level.middle - self.since), self.weight * (level.error + self.error) + 1
 
-    def reset(self, group: Group | None) -> Member:
+    def reset(self) -> Member:
         """As it was before anything happened, with the group it had then."""
-        self.is_active = False
-        if group is not None:
-            self.of_group(group, 0)
+        self.is_active = self.is_added = False
+        if self.origin is not None:
+            self.of_group(self.origin, 0)
         return self
 
     def copy(self) -> Member:

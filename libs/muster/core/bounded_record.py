@@ -13,6 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
 from muster.core.exact import ZERO, Exact
+from muster.core.filling import Used
 from muster.core.replays import Again, Stop
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from muster.core.flows import Flow, Node
 
 Known = Exact | tuple["Level", int]  # a share: a number, or a level times a weight
-Filled = dict[tuple[str, int], Known]  # (queue, resource) -> its share, where that is known as a whole
+Filled = dict[str, dict[int, Known]]  # by queue and resource its share, where that is known as a whole
 Story = tuple[object, ...]
 
 
@@ -86,20 +87,21 @@ class Record:
         self.touched: list[Flow] = []  # those that were told something
         self._again = again
         self._keeps = False
+        self._used: Used = {}
         self._marks: Iterator[int] = count(1)  # never given twice: levels found before may still be in use
         self._names: dict[Hashable, int] = {}
 
-    def begin(self, *, keeps: bool) -> None:
-        """Another filling begins. `keeps`: groups are used again."""
-        self._keeps = keeps
+    def begin(self, used: Used | None) -> None:
+        """Another filling begins. `used`: what queues use; None: nothing, and groups may stop again as they did."""
+        self._keeps = used is None
+        self._used = used or {}
         self.touched = []
         self._names = {}
 
     def forget(self, node: Node) -> None:
         """What is known of a queue is not so any more."""
         self._again.stops.pop(node.id, None)
-        for r in range(len(node.demand)):
-            self.filled.pop((node.id, r), None)
+        self.filled.pop(node.id, None)
 
     def forget_all(self) -> None:
         self._again.stops.clear()
@@ -119,10 +121,9 @@ class Record:
 
     def outcome(self, group: Group) -> None:
         """Give the flows of a group, which has come to its end, their shares."""
-        self.forget(group.node)
-        self._again.stops[group.node.id] = group.stops
-        for r, share in group.filled:
-            self.filled[group.node.id, r] = share
+        queue = group.node.id
+        self._again.stops[queue] = group.stops
+        self.filled[queue] = dict(group.filled)
         for member, how in group.ended:
             if how is MET:
                 assert member.flow is not None
@@ -142,7 +143,10 @@ class Record:
                 self._stop_group(member, group, resource, level)
             else:
                 self._stop_again(member, group, group.kept, level)
-            return
+        else:
+            self._stop_flow(member, level)
+
+    def _stop_flow(self, member: Member, level: Level | None) -> None:
         flow = member.flow
         assert flow is not None
         self.touched.append(flow)
@@ -158,29 +162,36 @@ class Record:
         self._note(member, group, resource, level)
         groups = []
         for below in (*group.members.values(), *group.weightless.values()):
+            if below.group is None:
+                self._stop_flow(below, reached if below.is_active else None)
+                continue
             self._stop(below, resource, reached if below.is_active else None)
-            if below.group is not None and below.is_active:
+            if below.is_active:
                 groups.append(below)
         if self._keeps and level is not None and reached is not None:
             group.kept = Kept(resource, level, reached, groups)
 
     def _stop_again(self, member: Member, group: Group, kept: Kept, level: Level) -> None:
         """The same has happened to it as last time, only at another level: its own flows know all about it."""
-        bounds = group.level_at(*member.clock_at(level))
-        reached = kept.level
-        reached.move(bounds, group.story_of(kept.resource, level, member.weight))
+        resource, reached = kept.resource, kept.level
+        reached.move(group.level_at(*member.clock_at(level)), group.story_of(resource, level, member.weight))
         if kept.above is not level:
-            self._note(member, group, kept.resource, level)
+            self._note(member, group, resource, level)
             group.kept = kept._replace(above=level)
         for below in kept.groups:
-            self._stop(below, kept.resource, reached)
+            self._stop(below, resource, reached)
 
     def _note(self, member: Member, group: Group, resource: int, level: Level | None) -> None:
         """What was told to a group that stopped as a whole."""
         self._again.stops[group.node.id] = [*group.stops, Stop(resource, level, member.weight, member.start)]
-        if level is not None and group.lead >= 0 and member.start is ZERO:
-            # What it has of its dominant resource is all it was raised by.
-            self.filled[group.node.id, group.lead] = level, member.weight
+        if level is not None and group.lead >= 0:
+            self.filled[group.node.id][group.lead] = self.raised(member, group, group.lead, level)
+
+    def raised(self, member: Member, group: Group, lead: int, level: Level) -> Known:
+        """What a queue has of a resource that has been dominant all the time: what it had and what it was raised by."""
+        if member.start is ZERO:
+            return level, member.weight
+        return level.raised(member.weight) + (self._used[group.node.id][lead] - member.start)
 
 
 def _is_told(part: object) -> TypeGuard[tuple[int, Level, int]]:

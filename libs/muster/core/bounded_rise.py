@@ -3,7 +3,8 @@
 Levels and clocks are integers in units of 2^-PRECISION_BITS, and with each goes a bound on how wrong it may be, in the
 same unit. Where the bounds come from, for one group (weights are integers, so an active group has M >= 1):
 
-* A direction is wrong by at most 2 * slack + 2 in each resource, where slack is what the sums u are wrong by.
+* A direction is wrong by at most 2 * slack + 2 in each resource, where slack is what the sums u are wrong by. These
+  are kept as amounts, SCALE_BITS up, so that of a flow nothing has to be divided: it adds its amounts times its scale.
 * The clock and the use of a resource, as functions of the level, are wrong by at most `drift + level * slack`. An event
   at a level that is itself wrong by e changes the slope by at most the weight w of its member, so it adds e * w,
   whatever the order of events; it is added when the event is foreseen.
@@ -12,11 +13,13 @@ same unit. Where the bounds come from, for one group (weights are integers, so a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heapify, heapreplace
 from typing import Final
 
 from muster.core.bounded_members import RELIABLE, Member, Moment, Undecided
 from muster.core.exact import PRECISION_BITS, UNIT
+from muster.core.parts import SCALE_BITS
 
 NOBODY: Final = -1  # nothing has risen yet
 SEVERAL: Final = -2
@@ -36,6 +39,7 @@ class Rise:
         "_level_error",
         "_next_level_error",
         "_rate",
+        "_speeds",
         "_sums",
         "_used",
         "_weights",
@@ -46,6 +50,7 @@ class Rise:
         "limits",
         "members",
         "moments",
+        "sizes",
         "slack",
         "weightless",
     )
@@ -58,10 +63,13 @@ class Rise:
     weightless: dict[int, Member]  # those that come when no other is left
     moments: list[Moment]
 
-    def _to_start(self, drift: int, resources: int) -> None:
+    sizes: Sequence[int]  # the capacity of each resource that counts; of others, zero
+
+    def _to_start(self, drift: int) -> None:
         self._used = dict(self.base)
         self._drift = drift
-        self._sums = [0] * resources  # u
+        self._sums = [0] * len(self.sizes)  # u, as amounts
+        self._speeds = self._sums[:]  # u, as shares
         self._rate = UNIT  # M
         self._x = self._x_error = self._level = self._level_error = 0
         self._has_moved = False
@@ -89,16 +97,9 @@ class Rise:
         """A level of their own for the members."""
         self.members = members
         self._level = 0
-        sums = self._sums
         for member in members.values():
-            if member.since:
-                continue
-            if member.now is not None:
+            if not member.since:
                 self._join(member)
-                continue
-            for r, part in member.rising:
-                sums[r] += part
-            member.is_active = True
         self._line_up()
         self._settle()
 
@@ -108,24 +109,52 @@ class Rise:
 
     def _move(self, level: int) -> None:
         if self.base:
-            rise, sums, used = level - self._level, self._sums, self._used
+            rise, speeds, used = level - self._level, self._speeds, self._used
             for r in self.base:
-                if sums[r]:
-                    used[r] += rise * sums[r] >> PRECISION_BITS
+                if speeds[r]:
+                    used[r] += rise * speeds[r] >> PRECISION_BITS
             self._drift += 1
         self._level = level
 
     def _join(self, member: Member) -> None:
         """Raise it from now on, as it is now."""
         sums, now = self._sums, member.now
-        if now is not None:
-            rate, weight = now.rate, member.weight
-            scale = weight << PRECISION_BITS
-            member.rising = [(r, part * scale // rate) for r, part in enumerate(now.sums) if part]
+        if now is None:
+            flow = member.flow
+            assert flow is not None
+            scale = flow.scale
+            for r, amount in flow.asked.items():
+                sums[r] += amount * scale
+        else:
+            rate, weight, sizes = now.rate, member.weight, self.sizes
+            scale = weight << SCALE_BITS
+            member.rising = [(r, part * scale // rate * sizes[r]) for r, part in enumerate(now.speeds) if part]
             self._drift += 2 * (now.next_error + weight * (member.error + 3))  # of its next event
-        for r, part in member.rising:
-            sums[r] += part
-        member.is_active = True
+            for r, amount in member.rising:
+                sums[r] += amount
+        member.is_active = member.is_added = True
+
+    def _withdraw(self, member: Member) -> None:
+        """Its part is not to be in the sums any more."""
+        if not member.is_added:
+            return
+        sums, flow = self._sums, member.flow
+        if flow is None:
+            for r, amount in member.rising:
+                sums[r] -= amount
+        else:
+            scale = flow.scale
+            for r, amount in flow.asked.items():
+                sums[r] -= amount * scale
+        member.is_added = False
+
+    def _speed_up(self) -> int:
+        """Find out u as shares. Returns the largest."""
+        more = SCALE_BITS - PRECISION_BITS
+        self._speeds = [
+            (amount >> more) // size if size else 0 for amount, size in zip(self._sums, self.sizes, strict=True)
+        ]
+        return max(self._speeds)
 
     def _settle(self) -> None:
         """After any change: who rises now, and what is next."""
@@ -137,16 +166,17 @@ class Rise:
                 self._start(members)
             else:
                 at = self._x, self._x_error
-                self.moments.append(Moment(*at, *at, self._rate, self._sums, self._used, self._reach(0), False))
+                nothing = [0] * len(self.sizes)
+                self.moments.append(Moment(*at, *at, self._rate, nothing, self._used, self._reach(0), False))
             return
         heap = self._heap
-        rate = max(self._sums)
+        rate = self._speed_up()
         if not rate:  # all wait: nothing moves until the level has reached the first
             self._level, number = heap[0]
             member = self.members[number]
             self._join(member)
             heapreplace(heap, (member.next_level(), number))
-            rate = max(self._sums)
+            rate = self._speed_up()
         self._rate = rate
         if self.lead != SEVERAL:
             self._follow_lead(rate)
@@ -165,7 +195,7 @@ class Rise:
         if self.limits:
             clock, error = self._look_at_limits(rise, clock, error)
         used = dict(self._used) if self.base else self._used
-        self.moments.append(Moment(self._x, self._x_error, clock, error, self._rate, self._sums[:], used, reach, True))
+        self.moments.append(Moment(self._x, self._x_error, clock, error, self._rate, self._speeds, used, reach, True))
 
     def _reach(self, level: int) -> int:
         """How wrong the clock and what is used may be, as functions of the level."""
@@ -173,23 +203,22 @@ class Rise:
 
     def _follow_lead(self, rate: int) -> None:
         """Whether one resource alone has had the largest sum all the time."""
-        sums, lead = self._sums, self.lead
+        speeds, lead = self._speeds, self.lead
         if lead == NOBODY:
-            lead = self.lead = sums.index(rate)
-        if sums[lead] != rate:
+            lead = self.lead = speeds.index(rate)
+        if speeds[lead] != rate:
             self.lead = SEVERAL
             return
-        sums[lead] = 0
-        if max(sums) + 2 * self.slack >= rate:
+        least = rate - 2 * self.slack
+        if sum([speed >= least for speed in speeds]) > 1:
             self.lead = SEVERAL
-        sums[lead] = rate
 
     def _look_at_limits(self, rise: int, next_clock: int, next_error: int) -> tuple[int, int]:
         """Whether one is reached before the next event: then the clock and the error of that."""
-        sums, used = self._sums, self._used
+        speeds, used = self._speeds, self._used
         margin = next_error + 4
         for r, limit in self.limits.items():
-            speed = sums[r]
+            speed = speeds[r]
             if not speed:
                 continue
             room = limit - used[r]

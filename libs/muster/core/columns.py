@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, pairwise
+from math import gcd
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -19,6 +20,9 @@ from muster.core.parts import LIMB_BITS, Parts
 if TYPE_CHECKING:
     from muster.core.flows import Flow, Node, Tree
 
+LEVEL_BITS: Final = 32  # there are fewer levels than 2^this
+UNLABELLED: Final = -2
+UNEQUAL: Final = -1  # to all others
 AMOUNT_BITS: Final = 62  # what all flows together ask for has fewer, or Python's own integers are used
 Numbers = npt.NDArray[Any]  # of int64 or of Python's integers
 Places = npt.NDArray[np.intp]
@@ -57,19 +61,21 @@ class Columns:
         self.is_small = _are_small(self.flows, len(tree.resources))
         dtype = np.int64 if self.is_small else object
         self.asked: Numbers = np.zeros((len(tree.resources), len(self.flows)), dtype=dtype)
-        self.large: list[int] = []  # the resources of which some amount has more than one digit
+        self.large: list[int] = []  # the resources of which some amount has, or had, more than one digit
         self._write(0, self.flows)
         self.parts = Parts(self.flows)
         for place, flow in enumerate(self.flows):
             flow.place = place
-        # By parent, for a resource and some children: their flows, if they have equal amounts of it whenever they are
-        # stopped at one level; none, if that is not known.
-        self.alike: dict[int, dict[tuple[int, ...], list[Flow]]] = {}
+        # By resource and queue, see `label`: siblings with the same label have equal amounts of the resource whenever
+        # they are stopped at one level.
+        self.labels: Numbers = np.full((len(tree.resources), len(self.nodes)), UNLABELLED, dtype=np.int64)
 
-    def demands(self) -> list[list[int]]:
-        """Of each queue, by resource."""
-        demands: list[list[int]] = sums(self.asked, self.begin, self.end).T.tolist()
-        return demands
+    def total(self) -> None:
+        """Tell the queues with others below them what these ask for."""
+        above = np.flatnonzero(self.last > self.first)
+        demands = sums(self.asked, self.begin[above], self.end[above]).T.tolist()
+        for number, demand in zip(above.tolist(), demands, strict=True):
+            self.nodes[number].demand = demand
 
     def ask(self, leaf: Node, total: Sequence[int]) -> bool:
         """A leaf asks for something else. Returns whether that can be written down here."""
@@ -85,8 +91,32 @@ class Columns:
         for place_of, flow in enumerate(leaf.flows, begin):
             flow.place = place_of
         self.parts.see(leaf.flows)
-        self.alike.pop(int(self.up[place]), None)
+        above = self.up[place]
+        self.labels[:, self.first[above] : self.last[above]] = UNLABELLED
         return True
+
+    def label(self, parent: int, r: int) -> None:
+        """The children of a queue: the same for those of one flow that add the same for each unit of the level."""
+        known: dict[tuple[int, int], int] = {}
+        first, last = int(self.first[parent]), int(self.last[parent])
+        if self.labels[r, first] != UNLABELLED:
+            return
+        for number in range(first, last):
+            node = self.nodes[number]
+            self.labels[r, number] = UNEQUAL
+            if len(node.flows) == 1:
+                flow = node.flows[0]
+                most, below = flow.main
+                amount = (node.weight or 1) * flow.asked.get(r, 0) * below
+                common = gcd(amount, most)
+                self.labels[r, number] = known.setdefault((amount // common, most // common), number)
+
+    def same(self, row: Places, queues: Places) -> Numbers:
+        """Numbers: siblings with the same have equal amounts of a resource. Below zero: nothing is known."""
+        labels, levels = self.labels[row, queues], self.parts.levels()
+        level = levels[np.minimum(self.begin[queues], len(levels) - 1)]
+        found: Numbers = np.where((labels >= 0) & (level >= 0), labels << LEVEL_BITS | level, -1)
+        return found
 
     def see(self, touched: Sequence[Flow] | None) -> None:
         """Flows have come somewhere else; None: all may have."""
@@ -101,7 +131,8 @@ class Columns:
         if rows:
             columns = np.repeat(np.arange(begin, begin + len(flows)), [len(flow.asked) for flow in flows])
             self.asked[rows, columns] = list(chain.from_iterable([flow.asked.values() for flow in flows]))
-            self.large = np.flatnonzero((self.asked >> LIMB_BITS).any(axis=1)).tolist()
+            large = [r for flow in flows for r, amount in flow.asked.items() if amount >> LIMB_BITS]
+            self.large = sorted({*self.large, *large})
 
 
 def sums(parts: Numbers, begin: Places, end: Places) -> Numbers:

@@ -15,6 +15,8 @@ costs nothing. The results are the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
+from operator import is_not
 from typing import Final
 
 import numpy as np
@@ -23,10 +25,9 @@ from muster.core import uniform_filling
 from muster.core.bounded_filling import Filling
 from muster.core.bounded_record import Filled
 from muster.core.columns import Columns, Numbers
-from muster.core.exact import ONE, Exact
-from muster.core.filling import use
+from muster.core.exact import ONE, ZERO, Exact
 from muster.core.flows import Flow, FlowDemand, Node, Tree
-from muster.core.guarantees import Floors, raise_to_floors, withheld
+from muster.core.guarantees import Floors, fit, raise_to_floors, withheld
 from muster.core.model import Amounts, QueueSpec
 from muster.core.queues import QueueTree
 from muster.core.rounding import rounded
@@ -50,6 +51,7 @@ class EntitlementEngine:
         self._tree: Tree | None = None
         self._filling: Filling | None = None
         self._floors: Floors = {}
+        self._is_scaled = False  # whether the floors did not fit
         self._whole: Numbers | None = None  # the result as numbers; None: everybody got what it asked for
         self._result: dict[str, Amounts] = {}
 
@@ -59,7 +61,7 @@ class EntitlementEngine:
         if self._tree is None or specs != self._specs or capacity != self._capacity:
             self._tree = tree = Tree(queues, demand, capacity)
             self._specs, self._capacity = specs, capacity
-            self._filling = Filling(tree.root, len(tree.resources))
+            self._filling = Filling(tree.root, tree.capacity)
             self._floors = {}
             self._whole = None
             self._result = {}
@@ -76,8 +78,9 @@ class EntitlementEngine:
         """Put changed demands into the tree. Returns the leaves of which entitlements can change by it."""
         matter: list[Node] = []
         known = self._demand
-        asks = [queue for queue, flows in demand.items() if known.get(queue) is not flows]
-        asks += [queue for queue in known if queue not in demand]
+        asks = list(compress(demand, map(is_not, demand.values(), map(known.get, demand))))
+        if known.keys() != demand.keys():
+            asks += [queue for queue in known if queue not in demand]
         for queue in asks:
             node = tree.by_id.get(queue)
             new = demand.get(queue, NO_DEMAND)
@@ -85,11 +88,15 @@ class EntitlementEngine:
                 continue
             before = node.flows
             tree.change(node, new)
-            filling.forget(node)
-            if len(node.flows) != len(before):
-                self._floors.clear()  # who is inside which limit is another now
+            top = node
             for above in node.path():
                 self._floors.pop(above.id, None)
+                top = above if above.guaranteed else top
+            filling.forget(top)
+            if len(node.flows) != len(before):  # who is inside which limit is another now
+                self._floors.clear()
+                if tree.guaranteed:
+                    filling.forget_all()
             if not _more_of_the_same(before, node):
                 matter.append(node)
         return matter
@@ -116,8 +123,13 @@ class EntitlementEngine:
             limits = tree.essential(tree.root, limits)
             return filling.fill(limits, tree.counted(limits), is_from_nothing=True)
         raise_to_floors(tree, self._floors)
+        if self._is_scaled:
+            filling.forget_all()
+        self._is_scaled = bool(tree.guaranteed) and fit(tree, filling.uses())
+        if self._is_scaled:  # so nothing of this is of use the next time
+            filling.forget_all()
         if any(kept):
-            used = use(flows, len(tree.resources))
+            used = filling.uses()[tree.root.id] or [ZERO] * len(tree.resources)
             limits = {r: ONE - min(Exact(kept[r], tree.capacity[r]), ONE - used[r]) if kept[r] else ONE for r in scarce}
         if alike:
             filling.forget_all()

@@ -68,6 +68,11 @@ class Exact:
         """Whether its value is at hand."""
         return self._value is not None or self._ratio is not None
 
+    @property
+    def ratio(self) -> tuple[int, int] | None:
+        """Numerator and denominator, if the value is at hand."""
+        return self._ratio if self._value is None else self._value.as_integer_ratio()
+
     def __add__(self, other: Exact) -> Exact:
         return _Made(operator.add, self, other, self.middle + other.middle, self.error + other.error)
 

@@ -24,14 +24,8 @@ from muster.core.exact import ONE, ZERO, Exact, greatest
 from muster.core.flows import Flow, Node
 
 Limits = Mapping[int, Exact]  # resource -> share of its capacity
-Used = Mapping[str, list[Exact]]  # what queues use that use anything
+Used = dict[str, list[Exact]]  # what queues use, by resource; an empty list: nothing
 Levels = dict[tuple[str, int], Exact]
-
-
-def fill(top: Node, limits: Limits, resources: int) -> None:
-    """Raise the open flows below `top` from where they are. `limits` are of `top`; the others are those pressing."""
-    used = close_exhausted(top, limits, resources)
-    raise_all(top, limits, used, resources, ())
 
 
 def raise_all(top: Node, limits: Limits, used: Used, resources: int, stops: Sequence[tuple[int, Exact]]) -> Levels:
@@ -63,30 +57,33 @@ def use(flows: Sequence[Flow], resources: int) -> list[Exact]:
     return sums
 
 
-def close_exhausted(top: Node, limits: Limits, resources: int) -> dict[str, list[Exact]]:
-    """Close the flows that have no room to begin with. Returns what the queues use that use anything."""
-    used: dict[str, list[Exact]] = {}
-    _close_exhausted(top, limits, resources, used)
-    return used
-
-
-def _close_exhausted(node: Node, limits: Limits, resources: int, used: dict[str, list[Exact]]) -> None:
+def find_uses(node: Node, resources: int, used: Used) -> None:
+    """What the queues from one on downwards use now, but for those of which that is known already."""
+    if node.id in used:
+        return
     parts: list[list[Exact]] = []
-    for flow in node.flows:
-        if flow.share is not ZERO:
-            if not parts:
-                parts.append(use(node.flows, resources))
-            if flow.is_open and flow.full <= flow.share:
+    if any(flow.share is not ZERO for flow in node.flows):
+        parts.append(use(node.flows, resources))
+    for child in node.children:
+        if child.below:
+            find_uses(child, resources, used)
+            if used[child.id]:
+                parts.append(used[child.id])
+    used[node.id] = [total(column) for column in zip(*parts, strict=True)]
+
+
+def close_exhausted(node: Node, limits: Limits, used: Used) -> None:
+    """Close the flows that have no room to begin with."""
+    uses = used[node.id]
+    if uses:
+        for flow in node.flows:
+            if flow.is_open and flow.share is not ZERO and flow.full <= flow.share:
                 flow.is_open = False
     for child in node.children:
         if child.below:
-            _close_exhausted(child, child.pressing, resources, used)
-            if child.id in used:
-                parts.append(used[child.id])
-    if parts:
-        used[node.id] = [total(column) for column in zip(*parts, strict=True)]
+            close_exhausted(child, child.pressing, used)
     for r, limit in limits.items():
-        if limit <= (used[node.id][r] if parts else ZERO):
+        if limit <= (uses[r] if uses else ZERO):
             for flow in node.below:
                 if flow.needs >> r & 1:
                     flow.is_open = False
@@ -330,7 +327,7 @@ def _group(node: Node, limits: Limits, used: Used, resources: int, levels: Level
     for number, child in enumerate(node.children):
         group = _group(child, child.pressing, used, resources, levels)
         if group is not None:
-            member = _Member(number, child.weight, greatest(used[child.id]) if child.id in used else ZERO)
+            member = _Member(number, child.weight, greatest(used[child.id]) if used.get(child.id) else ZERO)
             member.group = group
             (members if child.weight else weightless).append(member)
     if not members and not weightless:

@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import gcd
-from operator import add
 from typing import TYPE_CHECKING, Final
 
 from muster.core.columns import Columns
-from muster.core.exact import ONE, PRECISION_BITS, UNIT, ZERO, Exact
+from muster.core.exact import ONE, ZERO, Exact
 from muster.core.model import Amounts
 from muster.core.parts import SCALE_BITS
 from muster.core.queues import Queue, QueueTree
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
 FlowDemand = Sequence[Amounts]  # of one leaf: one for each set of requested resources
 
 
-NOWHERE: Final = -1  # a resource that there is not
 NOTHING: Final[Mapping[int, int]] = {}
+NO_LIMITS: Final[Mapping[int, Exact]] = {}
 
 
 class Flow:
@@ -59,13 +58,13 @@ class Flow:
         self._capacity = capacity
         most, below, needs, dominant = 0, 1, 0, 0
         for r, amount in asked.items():
-            bit = 1 << r
-            needs |= bit
-            this, other = amount * below, most * capacity[r]
+            needs |= 1 << r
+            size = capacity[r]
+            this, other = amount * below, most * size
             if this > other:
-                most, below, dominant = amount, capacity[r], bit
+                most, below, dominant = amount, size, 1 << r
             elif this == other:
-                dominant |= bit
+                dominant |= 1 << r
         self.main = (most, below)  # amount and capacity of a resource of which it asks for the largest share
         self.full = Exact(most, below)  # dominant share of the whole demand
         self.needs = needs  # a bit for each resource
@@ -75,20 +74,10 @@ class Flow:
         self._share_at: Exact | None = None  # the level it was worked out for
         self.level: Level | None = None  # where it was stopped, if it was
         self.weight = 0  # of what is raised to this level
-        self.scale = 0  # what its part of the demand is for each unit of the level, SCALE_BITS up, rounded down
+        self.scale = 0  # what its part of the demand grows by with the level, SCALE_BITS up, rounded down
         self.place = 0  # its number in `columns`
         self.is_open = False  # whether the present filling may raise it
         self.is_gone = False  # replaced by another
-
-    def rising(self, weight: int, counted: int) -> list[tuple[int, int]]:
-        """The direction times a weight, as middles of `exact`, in the resources with a bit in `counted`."""
-        most, below = self.main
-        capacity, dominant = self._capacity, self.dominant
-        return [
-            (r, weight * (UNIT if dominant >> r & 1 else (amount * below << PRECISION_BITS) // (most * capacity[r])))
-            for r, amount in self.asked.items()
-            if counted >> r & 1
-        ]
 
     @property
     def share(self) -> Exact:
@@ -99,7 +88,7 @@ class Flow:
 
     @share.setter
     def share(self, share: Exact) -> None:
-        self._share, self.level = share, None
+        self._share, self._share_at, self.level = share, None, None
 
     def saved(self) -> tuple[Exact, Exact | None, Level | None, bool]:
         """Where it is, for `restore`."""
@@ -139,35 +128,50 @@ class Node:
     """A queue of the tree; the one above all roots has the id ""."""
 
     __slots__ = (
+        "_demand",
+        "_resources",
         "below",
         "children",
-        "demand",
         "depth",
         "flows",
         "guaranteed",
         "id",
         "lending",
         "limit",
-        "name",
         "parent",
         "pressing",
         "weight",
     )
 
-    def __init__(self, queue: str, name: str, weight: int, parent: Node | None) -> None:
+    def __init__(self, queue: str, weight: int, parent: Node | None, resources: int) -> None:
         self.id = queue
-        self.name = name
         self.weight = weight
         self.parent = parent
         self.depth: int = parent.depth + 1 if parent is not None else 0
-        self.children: list[Node] = []  # by name
-        self.flows: list[Flow] = []  # its own: of a leaf
-        self.below: list[Flow] = []  # of the whole subtree, depth first
+        self.children: Sequence[Node] = ()  # by name
+        self.flows: Sequence[Flow] = ()  # its own: of a leaf
+        self.below: Sequence[Flow] = ()  # of the whole subtree, depth first
         self.guaranteed: Mapping[int, int] = NOTHING  # > 0
         self.limit: Mapping[int, int] = NOTHING
         self.lending: Mapping[int, int] = NOTHING
-        self.demand: list[int] = []  # of all flows below, by resource
-        self.pressing: Mapping[int, Exact] = {}  # the limits that are below the demand, as shares
+        self.pressing: Mapping[int, Exact] = NO_LIMITS  # those that are below the demand, as shares
+        self._demand: list[int] | None = None
+        self._resources = resources  # how many there are
+
+    @property
+    def demand(self) -> list[int]:
+        """Of all flows below, by resource."""
+        if self._demand is None:
+            self._demand = sums = [0] * self._resources
+            for flow in self.below:
+                for r, amount in flow.asked.items():
+                    sums[r] += amount
+        return self._demand
+
+    @demand.setter
+    def demand(self, demand: list[int] | None) -> None:
+        """None: to be found out when somebody asks."""
+        self._demand = demand
 
     def below_needing(self, resource: int) -> list[Flow]:
         return [flow for flow in self.below if flow.needs >> resource & 1]
@@ -179,6 +183,12 @@ class Node:
             yield node
             node = node.parent
 
+    def subtree(self) -> Iterator[Node]:
+        """Itself and what is below."""
+        yield self
+        for child in self.children:
+            yield from child.subtree()
+
 
 class Tree:
     """All of it. Parents come before their children in `nodes`, siblings by name."""
@@ -188,21 +198,20 @@ class Tree:
         self.capacity = [amount for _, amount in capacity if amount > 0]
         self.index = {resource: r for r, resource in enumerate(self.resources)}
         self._witnesses: dict[tuple[int, int], Flow | None] = {}  # of `_covered`
-        self.root = Node("", "", 1, None)
+        self.root = Node("", 1, None, len(self.resources))
         self.nodes = [self.root]
         self.by_id = {"": self.root}
         self.limited: list[Node] = []  # those with a limit
         self.guaranteed: list[Node] = []  # those with a guarantee
+        siblings: dict[str, list[Node]] = {}  # by parent
         for queue in queues.subtree():
-            self._add(queue, demand.get(queue.id, ()))
-        for node in reversed(self.nodes):
-            if node.children:
-                node.below = list(chain.from_iterable([child.below for child in node.children]))
-            else:
-                node.below = node.flows
+            siblings.setdefault(queue.spec.parent, []).append(self._add(queue, demand.get(queue.id, ())))
+        for parent, children in reversed(siblings.items()):
+            above = self.by_id[parent]
+            above.children = children
+            above.below = list(chain.from_iterable([child.below for child in children]))
         self.columns: Columns | None = Columns(self)
-        for node, total in zip(self.columns.nodes, self.columns.demands(), strict=True):
-            node.demand = total
+        self.columns.total()
         for node in self.limited:
             self._press(node)
 
@@ -228,8 +237,11 @@ class Tree:
         index, capacity = self.index, self.capacity
         flows = []
         for amounts in demand:
-            asked = {index.get(resource, NOWHERE): amount for resource, amount in amounts if amount > 0}
-            if asked and NOWHERE not in asked:
+            try:
+                asked = {index[resource]: amount for resource, amount in amounts if amount > 0}
+            except KeyError:  # a resource that there is not
+                continue
+            if asked:
                 flows.append(Flow(asked, capacity))
         return flows
 
@@ -239,7 +251,7 @@ class Tree:
             return limits
         kept = dict(limits)
         for r, limit in limits.items():
-            if any(q != r and other <= limit and self._cover(node, q, r) for q, other in kept.items()):
+            if any(q != r and self._cover(node, q, r) and other <= limit for q, other in kept.items()):
                 del kept[r]
         return kept
 
@@ -285,14 +297,9 @@ class Tree:
                 return flow
         return None
 
-    def always_equal(self, flows: Sequence[Flow], first: int, second: int) -> bool:
-        """Whether every flow needs equal shares of both."""
-        return self._less_of(flows, first, second) is None and self._less_of(flows, second, first) is None
-
-    def _add(self, queue: Queue, demand: FlowDemand) -> None:
+    def _add(self, queue: Queue, demand: FlowDemand) -> Node:
         spec = queue.spec
-        parent = self.by_id[spec.parent]
-        node = Node(spec.id, spec.name, spec.weight, parent)
+        node = Node(spec.id, spec.weight, self.by_id[spec.parent], len(self.resources))
         if spec.limit:
             node.limit = self.indexed(spec.limit)
         if spec.lending_limit:
@@ -300,29 +307,23 @@ class Tree:
         if spec.guaranteed:
             node.guaranteed = {r: amount for r, amount in self.indexed(spec.guaranteed).items() if amount > 0}
         if demand and not queue.children:
-            node.flows = self.flows_of(demand)
+            node.below = node.flows = self.flows_of(demand)
         if node.limit:
             self.limited.append(node)
         if node.guaranteed:
             self.guaranteed.append(node)
-        parent.children.append(node)
         self.nodes.append(node)
         self.by_id[spec.id] = node
+        return node
 
     def _derive(self, node: Node) -> None:
         """What follows from the flows and from what is right already below."""
-        sums = [0] * len(self.resources)
         if node.children:
             node.below = list(chain.from_iterable([child.below for child in node.children]))
-            for child in node.children:
-                if child.below:
-                    sums = list(map(add, sums, child.demand))
+            node.demand = [sum(column) for column in zip(*[child.demand for child in node.children], strict=True)]
         else:
             node.below = node.flows
-            for flow in node.flows:
-                for r, amount in flow.asked.items():
-                    sums[r] += amount
-        node.demand = sums
+            node.demand = None
         if node.limit:
             self._press(node)
 

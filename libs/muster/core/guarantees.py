@@ -15,21 +15,23 @@ from collections.abc import Sequence
 
 from muster.core.bounded_filling import fill, stop
 from muster.core.exact import ONE, ZERO, Exact
-from muster.core.filling import Limits, total, use
+from muster.core.filling import Limits, Used, total
 from muster.core.flows import Flow, Node, Tree
 
 Floors = dict[str, list[Exact]]  # by id of a queue with a guarantee: the shares of the flows below it
 
 
 def raise_to_floors(tree: Tree, known: Floors) -> None:
-    """Set the share of every flow to its floor. `known` are the floors of queues below which nothing has changed."""
+    """Set the share of every flow to its floor. `known` are the floors of queues below which nothing has changed.
+
+    They may not `fit`.
+    """
     for flow in tree.root.below:
         flow.share, flow.is_open = ZERO, False
     if tree.guaranteed:
         for node in reversed(tree.nodes):  # children first
             if node.guaranteed and node.below:
                 _raise_to_floor(tree, node, known)
-        _fit(tree)
 
 
 def withheld(tree: Tree) -> list[int]:
@@ -68,7 +70,7 @@ def _raise_to_floor(tree: Tree, node: Node, known: Floors) -> None:
         else:
             for flow in covered:
                 flow.is_open = True
-            fill(node, limits, len(tree.resources))
+            fill(node, limits, tree.capacity)
             for flow in covered:
                 flow.is_open = False
     known[node.id] = [flow.share for flow in node.below]
@@ -89,21 +91,19 @@ def _limits_inside(tree: Tree, node: Node) -> dict[int, Exact]:
     return limits
 
 
-def _fit(tree: Tree) -> None:
-    """Scale the floors down where they do not fit."""
-    flows = [flow for flow in tree.root.below if flow.share is not ZERO]
-    resources = len(tree.resources)
+def fit(tree: Tree, used: Used) -> bool:
+    """Scale the floors down where they do not fit: where queues use too much. Returns whether that was so."""
     exceeded: list[tuple[Sequence[Flow], int, Exact]] = []
-    bounds: list[tuple[Node, Limits]] = [(tree.root, dict.fromkeys(range(resources), ONE))]
-    bounds += [(node, node.pressing) for node in tree.nodes if node.pressing]
+    bounds: list[tuple[Node, Limits]] = [(tree.root, dict.fromkeys(range(len(tree.resources)), ONE))]
+    bounds += [(node, node.pressing) for node in tree.limited if node.pressing]
     for node, limits in bounds:
-        raised = flows if node is tree.root else [flow for flow in node.below if flow.share is not ZERO]
-        if not raised:
-            continue
-        used = use(raised, resources)
-        exceeded += [(raised, r, limit) for r, limit in limits.items() if limit < used[r]]
+        amounts = used.get(node.id)
+        if amounts:
+            raised = [flow for flow in node.below if flow.share is not ZERO]
+            exceeded += [(raised, r, limit) for r, limit in limits.items() if limit < amounts[r]]
     if exceeded:
-        _scale(flows, exceeded)
+        _scale([flow for flow in tree.root.below if flow.share is not ZERO], exceeded)
+    return bool(exceeded)
 
 
 def _scale(flows: Sequence[Flow], exceeded: Sequence[tuple[Sequence[Flow], int, Exact]]) -> None:

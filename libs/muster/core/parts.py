@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from muster.core.bounded_record import Level
     from muster.core.flows import Flow
 
-SCALE_BITS: Final = 188  # of the scale of a flow
+SCALE_BITS: Final = 256  # of the scale of a flow
 LIMB_BITS: Final = 31
 LIMB: Final = (1 << LIMB_BITS) - 1
 DIGITS: Final = 4
@@ -53,10 +53,15 @@ class Parts:
         self._how: Numbers = np.zeros(size, dtype=np.int64)  # and how it is known
         self._scales: Numbers = np.zeros((DIGITS, size), dtype=np.int64)  # cut to DIGITS
         self._bits: Numbers = np.zeros(size, dtype=np.int64)  # how many the scale has
+        self._weighed: list[int] = [0] * size  # the scales that has been done for
 
     def see(self, flows: Iterable[Flow]) -> None:
         """They may have come somewhere else, or they are new."""
         self._seen |= dict.fromkeys([flow.place for flow in flows])
+
+    def levels(self) -> Numbers:
+        """The number of the level at which each flow was stopped, when `digits` were asked for; below zero: none."""
+        return np.where(self._stopped, self._which, -1)
 
     def digits(self) -> tuple[Numbers, Numbers]:
         """The parts, rounded down, the least digit first; for each EXACTLY, CLOSELY or NOT_KNOWN. Not to be changed."""
@@ -88,14 +93,20 @@ class Parts:
                 self._levels.append(level)
         self._stopped[seen] = [flow.level is not None for flow in flows]
         self._which[seen] = [flow.level.place if flow.level is not None else 0 for flow in flows]
-        bits = self._bits[seen] = [flow.scale.bit_length() for flow in flows]
-        self._scales[:, seen] = digits_of(
-            [flow.scale << PART_BITS >> many for flow, many in zip(flows, bits, strict=True)]
-        )
+        self._weigh([number for number in seen if self._flows[number].scale is not self._weighed[number]])
         others = [number for number in seen if self._flows[number].level is None]
         if others:
             parts, how = parts_of([self._flows[number] for number in others])
             self._fixed[:, others], self._how[others] = digits_of(parts), how
+
+    def _weigh(self, changed: list[int]) -> None:
+        scales = [self._flows[number].scale for number in changed]
+        if scales:
+            bits = self._bits[changed] = [scale.bit_length() for scale in scales]
+            cut = [scale << PART_BITS >> many for scale, many in zip(scales, bits, strict=True)]
+            self._scales[:, changed] = digits_of(cut)
+            for number, scale in zip(changed, scales, strict=True):
+                self._weighed[number] = scale
 
 
 def parts_of(flows: Sequence[Flow]) -> tuple[list[int], Numbers]:

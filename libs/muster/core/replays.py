@@ -43,9 +43,9 @@ class Again:
         self._limits = limits
         self._used = used or {}
         self._resources = resources
-        self._begin: dict[int, tuple[Exact, bool]] = {}
-        if used is not None:
-            self._begin = {id(flow): (flow.share, flow.is_open) for flow in self._top.below}
+        flows = self._top.below if used is not None else ()
+        self._began = flows, [flow.share for flow in flows], [flow.is_open for flow in flows]
+        self._begin: dict[int, tuple[Exact, bool]] = {}  # the same by flow, once somebody asks
         self._replayed: dict[str, tuple[Levels, dict[int, Exact]]] = {}
 
     def settle(self) -> None:
@@ -69,6 +69,9 @@ class Again:
 
     def _replay(self, node: Node) -> tuple[Levels, dict[int, Exact]]:
         if node.id not in self._replayed:
+            if not self._begin:
+                flows, shares, opens = self._began
+                self._begin = dict(zip(map(id, flows), zip(shares, opens, strict=True), strict=True))
             now = [(flow, flow.saved()) for flow in node.below]
             for flow in node.below:
                 flow.share, flow.is_open = self._begin.get(id(flow), FROM_NOTHING)

@@ -11,14 +11,16 @@ leaves it open which whole number it is or which of two remainders is larger, th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from fractions import Fraction
 from functools import cmp_to_key
+from math import gcd
 from typing import Final
 
 import numpy as np
 
-from muster.core.bounded_record import Filled
-from muster.core.columns import AMOUNT_BITS, Columns, Numbers, sums
+from muster.core.bounded_record import Filled, Level
+from muster.core.columns import AMOUNT_BITS, Columns, Numbers, Places, sums
 from muster.core.exact import ZERO, Exact, order
 from muster.core.filling import total
 from muster.core.flows import Flow, Node, Tree
@@ -38,6 +40,32 @@ def rounded(tree: Tree, columns: Columns, filled: Filled) -> Numbers:
     rounding = _Rounding(tree, columns, filled)
     rounding.split()
     return rounding.whole
+
+
+class _Ties:
+    """Queues and resources of which it is not clear who of the children gets one more: an entry for each child."""
+
+    def __init__(self, columns: Columns, row: Places, parents: Places, count: Numbers, least: Numbers) -> None:
+        """`count` children get one more, of these `least` is what the smallest remainder seems to be."""
+        self.row = row
+        self.parents = parents
+        self.count = count
+        self.least = least
+        first, size = columns.first[parents], columns.last[parents] - columns.first[parents]
+        self.begin: Places = np.cumsum(size) - size
+        self.entry: Places = np.repeat(np.arange(len(size)), size)  # which of the ties
+        self.child: Places = np.arange(len(self.entry)) + (first - self.begin)[self.entry]
+
+    def sums(self, flags: Numbers) -> Numbers:
+        found: Numbers = np.add.reduceat(flags.astype(np.int64), self.begin)
+        return found
+
+    def are_equal(self, same: Numbers, chosen: Numbers) -> Numbers:
+        """Of each, whether all that are chosen have the same number, not below zero."""
+        low = np.minimum.reduceat(np.where(chosen, same, np.iinfo(np.int64).max), self.begin)
+        high = np.maximum.reduceat(np.where(chosen, same, -1), self.begin)
+        equal: Numbers = (low == high) & (high >= 0)
+        return equal
 
 
 class _Rounding:
@@ -60,7 +88,8 @@ class _Rounding:
         for r, number in np.argwhere(self._rest + self._error >= ONE_UNIT).tolist():
             node = self._columns.nodes[number]
             if node.demand[r]:
-                low = self._exact(node, r).floor()
+                ratio = _ratio(node, r)
+                low = self._exact(node, r).floor() if ratio is None else ratio[0] // ratio[1]
                 rest = int(self._rest[r, number]) + (int(self.whole[r, number]) - low) * ONE_UNIT
                 self.whole[r, number], self._rest[r, number] = low, min(max(rest, -ONE_UNIT), 2 * ONE_UNIT)
 
@@ -80,65 +109,92 @@ class _Rounding:
             gets = keys[:, start:stop] <= worst.take(above, axis=1)
             beyond = ranked.take(np.minimum(edge + 1, queues - 1) + row)
             close = (beyond - worst <= error[parents]) & (edge > 0) & (edge + 1 < last)
-            for r, number in np.argwhere(close).tolist():
-                for child, gets_more in self._largest(int(parents[number]), r, int(count[r, number])):
-                    gets[r, child - start] = gets_more
+            row_of, which = np.nonzero(close)
+            if len(which):
+                ties = _Ties(columns, row_of, parents[which], count[close], _rest_of(worst[close], parents[which]))
+                self._decide(ties, gets, start)
             whole[:, start:stop] += gets
 
-    def _largest(self, parent: int, r: int, count: int) -> Iterator[tuple[int, bool]]:
-        """Which children have the `count` largest remainders of a resource: those that are not clear by the bounds."""
-        first, error = int(self._columns.first[parent]), int(self._error[parent])
-        rests = self._rest[r, first : int(self._columns.last[parent])].tolist()
-        worst = sorted(rests)[-count]
-        low, high = worst - error, worst + error
-        open_ = [number for number, rest in enumerate(rests, first) if low <= rest <= high]
-        left = count - sum([rest > high for rest in rests])
-        if left < len(open_) and not self._are_equal(parent, r, open_):
-            nodes, whole = self._columns.nodes, self.whole
-            remainders = {n: self._exact(nodes[n], r) - Exact(int(whole[r, n])) for n in open_}
-            depth = nodes[parent].depth
+    def _decide(self, ties: _Ties, gets: Numbers, start: int) -> None:
+        """Who gets one more where that is not clear by the bounds. Equal remainders are in order of the names."""
+        columns, row = self._columns, ties.row[ties.entry]
+        apart, error = self._rest[row, ties.child] - ties.least[ties.entry], self._error[ties.parents][ties.entry]
+        is_more, is_open = apart > error, abs(apart) <= error
+        left = ties.count - ties.sums(is_more)
+        place: Numbers = np.cumsum(is_open)  # among those that are open, of the same tie
+        place -= (place[ties.begin] - is_open[ties.begin])[ties.entry]
+        gets[row, ties.child - start] = is_more | is_open & (place <= left[ties.entry])
+        several = ties.sums(is_open) > left
+        for parent, r in zip(ties.parents[several].tolist(), ties.row[several].tolist(), strict=True):
+            columns.label(parent, r)
+        several &= ~ties.are_equal(columns.same(row, ties.child), is_open)
+        for number in np.flatnonzero(several).tolist():
+            parent, r = int(ties.parents[number]), int(ties.row[number])
+            children = ties.child[is_open & (ties.entry == number)].tolist()
+            for place_of, child in enumerate(self._in_order(parent, r, children)):
+                gets[r, child - start] = place_of < left[number]
 
-            def compare(a: int, b: int) -> int:
-                return order(remainders[b], remainders[a], depth) or a - b
+    def _in_order(self, parent: int, r: int, children: list[int]) -> list[int]:
+        """Children of a queue by the exact remainders of a resource, the largest first."""
+        nodes, whole = self._columns.nodes, self.whole
+        known = [self._raised(nodes[number], r) for number in children]
+        if known[0] is not None and known.count(known[0]) == len(known):
+            return children
+        ratios = [_ratio(nodes[number], r) for number in children]
+        fractions = [Fraction(*ratio) % 1 for ratio in ratios if ratio is not None]
+        if len(fractions) == len(children):
+            return [number for _, number in sorted(zip([-rest for rest in fractions], children, strict=True))]
+        remainders = {n: self._exact(nodes[n], r) - Exact(int(whole[r, n])) for n in children}
+        depth = nodes[parent].depth
 
-            open_.sort(key=cmp_to_key(compare))
-        for place, number in enumerate(open_):
-            yield number, place < left
+        def compare(a: int, b: int) -> int:
+            return order(remainders[b], remainders[a], depth) or a - b
 
-    def _are_equal(self, parent: int, r: int, numbers: Sequence[int]) -> bool:
-        """Whether children surely have the same amount: each is one flow that was stopped at the same level."""
-        known = self._columns.alike.setdefault(parent, {})
-        key = (r, *numbers)
-        flows = known.get(key)
-        if flows is None:
-            below = [self._columns.nodes[number].flows for number in numbers]
-            alike = all(len(some) == 1 for some in below) and _are_alike([some[0] for some in below], r)
-            flows = known[key] = [some[0] for some in below] if alike else []
-        if not flows:
-            return False
-        level = flows[0].level
-        return level is not None and all(flow.level is level for flow in flows)
+        return sorted(children, key=cmp_to_key(compare))
 
     def _exact(self, node: Node, r: int) -> Exact:
         """The amount of a resource that a queue has."""
-        known = self._filled.get((node.id, r))
-        if known is None:
-            for q in range(len(self._tree.resources)):
-                if (node.id, q) in self._filled and self._tree.always_equal(node.below, q, r):
-                    known = self._filled[node.id, q]
-                    break
-        if known is None:
-            known = total(_exact_share(flow, r) for flow in node.below_needing(r))
-        share = known if isinstance(known, Exact) else known[0].raised(known[1])
-        return share * Exact(self._tree.capacity[r])
+        capacity = self._tree.capacity
+        for q, known in self._filled.get(node.id, {}).items():
+            proportion = _proportion(node.below, q, r)
+            if proportion is not None:
+                share = known if isinstance(known, Exact) else known[0].raised(known[1])
+                return share * Exact(capacity[q] * proportion[0], proportion[1])
+        return total(_exact_share(flow, r) for flow in node.below_needing(r)) * Exact(capacity[r])
+
+    def _raised(self, node: Node, r: int) -> tuple[Level, int, int, int] | None:
+        """The level, the weight and the amount for each of these, if a queue has just what they make it have."""
+        for q, known in self._filled.get(node.id, {}).items():
+            proportion = _proportion(node.below, q, r) if isinstance(known, tuple) else None
+            if isinstance(known, tuple) and proportion is not None:
+                amount, of = self._tree.capacity[q] * proportion[0], proportion[1]
+                common = gcd(amount, of)
+                return *known, amount // common, of // common
+        return None
 
 
-def _are_alike(flows: Sequence[Flow], r: int) -> bool:
-    """Whether flows have equal amounts whenever they are stopped at one level."""
-    (most, below), first = flows[0].main, flows[0].weight * flows[0].asked.get(r, 0)
-    return all(
-        flow.weight * flow.asked.get(r, 0) * flow.main[1] * most == first * below * flow.main[0] for flow in flows
-    )
+def _proportion(flows: Sequence[Flow], first: int, second: int) -> tuple[int, int] | None:
+    """How much all flows ask for of the second resource, for so much of the first one, if that is the same for all."""
+    if first == second:
+        return 1, 1
+    ones, others = flows[0].asked.get(first, 0), flows[0].asked.get(second, 0)
+    if not ones or any(flow.asked.get(first, 0) * others != flow.asked.get(second, 0) * ones for flow in flows):
+        return None
+    return others, ones
+
+
+def _rest_of(keys: Numbers, parents: Places) -> Numbers:
+    """The remainders of sort keys."""
+    return (parents << KEY_BITS) + 2 * ONE_UNIT - keys
+
+
+def _ratio(node: Node, r: int) -> tuple[int, int] | None:
+    """The amount of a resource that a queue of one flow has, as numerator and denominator, if that is at hand."""
+    if len(node.below) != 1:
+        return None
+    flow = node.below[0]
+    ratio, (most, below) = flow.share.ratio, flow.main
+    return None if ratio is None else (ratio[0] * below * flow.asked.get(r, 0), ratio[1] * most)
 
 
 def _exact_share(flow: Flow, r: int) -> Exact:

@@ -47,7 +47,7 @@ def are_alike(flows: Sequence[Flow]) -> bool:
 
 
 def fill(tree: Tree, limits: Limits) -> Filled:
-    """As `filling.fill` of the root, for flows that are alike and all open."""
+    """FILL of the root, for flows that are alike and all open."""
     return _Filling(tree).fill(limits)
 
 
@@ -90,9 +90,10 @@ class _Filling:
             for flow, part in zip(node.flows, parts, strict=True):
                 flow.share = self._share(flow, part)
             return
-        for r, asked in self._asked.items():
-            below = amount.denominator * self._asked[self._main] * self._capacity[r]
-            self._filled[node.id, r] = Exact(amount.numerator * asked, below)
+        below = amount.denominator * self._asked[self._main]
+        self._filled[node.id] = {
+            r: Exact(amount.numerator * asked, below * self._capacity[r]) for r, asked in self._asked.items()
+        }
         children = [child for child in node.children if child.below]
         parts = divided(amount, [self._claims[child.id] for child in children])
         for child, part in zip(children, parts, strict=True):
@@ -115,8 +116,7 @@ def divided(amount: Amount, claims: Sequence[Claim]) -> list[Amount]:
     left = amount - sum(claim.floor for claim in claims if not claim.weight)
     level = _level(left, [claims[number] for number in weighty])
     for number in weighty:
-        weight, floor, cap = claims[number]
-        parts[number] = cap if level is None else min(max(level * weight, floor), cap)
+        parts[number] = claims[number].cap if level is None else _part(level, claims[number])
     if level is None and len(weighty) < len(claims):
         rest = [number for number, claim in enumerate(claims) if not claim.weight]
         left = amount - sum(parts[number] for number in weighty)
@@ -126,19 +126,32 @@ def divided(amount: Amount, claims: Sequence[Claim]) -> list[Amount]:
     return parts
 
 
+def _part(level: Fraction, claim: Claim) -> Amount:
+    """`clamp(level * weight, floor, cap)`."""
+    weight, floor, cap = claim
+    above, below = level.numerator * weight, level.denominator
+    if above * cap.denominator >= cap.numerator * below:
+        return cap
+    return floor if above * floor.denominator <= floor.numerator * below else Fraction(above, below)
+
+
 def _level(amount: Amount, claims: Sequence[Claim]) -> Fraction | None:
     """Where the parts add up to the amount; None when all have their caps."""
     if amount >= sum(claim.cap for claim in claims):
         return None
-    # Levels are counted in parts of `common`, amounts as well, so that integers stay integers.
-    common = lcm(*(claim.weight for claim in claims))
-    turns: list[tuple[Amount, int]] = []
-    for weight, floor, cap in claims:
+    # Levels are counted in parts of `common`, and all in parts of `unit`, so that everything is an integer.
+    common = lcm(*[claim.weight for claim in claims])
+    bounds = [(claim.weight, claim.floor.as_integer_ratio(), claim.cap.as_integer_ratio()) for claim in claims]
+    unit = lcm(amount.denominator, *[ratio[1] for bound in bounds for ratio in bound[1:]])
+    turns: list[tuple[int, int]] = []
+    wanted = amount.numerator * (unit // amount.denominator) * common
+    for weight, floor, cap in bounds:
         each = common // weight
-        turns.append((floor * each, weight))  # from here on it rises
-        turns.append((cap * each, -weight))  # and from here on not
+        begin = floor[0] * (unit // floor[1]) * each
+        turns.append((begin, weight))  # from here on it rises
+        turns.append((cap[0] * (unit // cap[1]) * each, -weight))  # and from here on not
+        wanted -= begin * weight
     turns.sort()
-    wanted: Amount = (amount - sum(claim.floor for claim in claims)) * common
     speed, at = 0, turns[0][0]
     for turn, change in turns:
         more = (turn - at) * speed
@@ -146,4 +159,4 @@ def _level(amount: Amount, claims: Sequence[Claim]) -> Fraction | None:
             break
         wanted -= more
         speed, at = speed + change, turn
-    return Fraction(at) / common + Fraction(wanted) / (speed * common) if speed else Fraction(at) / common
+    return Fraction(at * speed + wanted, speed * common * unit) if speed else Fraction(at, common * unit)
