@@ -109,10 +109,8 @@ class Queue:
         """It no longer is."""
         del self.running[job]
         if preemptible:
-            left = self.placed[priority] - 1
-            if left:
-                self.placed[priority] = left
-            else:
+            self.placed[priority] -= 1
+            if not self.placed[priority]:
                 del self.placed[priority]
 
     @property
