@@ -98,7 +98,7 @@ def _blocker(blocker: query_pb2.Blocker) -> str:
     else:
         text = f"{subject}{blocker.kind}"
     numbers: list[Any] = []
-    if blocker.missing and blocker.missing not in text:
+    if blocker.resource and blocker.missing and blocker.missing not in text:
         numbers.append(f"short by {show.amounts({blocker.resource: blocker.missing})}")
     if blocker.nodes and str(blocker.nodes) not in text.replace(",", ""):
         numbers.append(f"on {blocker.nodes:,} nodes")

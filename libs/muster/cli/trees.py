@@ -80,15 +80,19 @@ def forecast(found: queue_pb2.TreeForecast) -> list[str]:
             f"{_one(r, change.before)} -> {_one(r, change.after)} {resources.short_name(r)}" for r in moved
         )
         lines.append(f"entitled  {change.queue} {told}")
-    for taken in found.reclaimable:
-        named = ", ".join(job[:8] for job in taken.job_ids[:NAMED_MAX])
-        more = ", ..." if taken.jobs > min(NAMED_MAX, len(taken.job_ids)) else ""
-        work = work_text(taken.work_hours)
-        lines.append(
-            f"reclaimable  {taken.jobs:,} running jobs of {taken.queue} ({named}{more}) "
-            f"with {show.amounts(taken.usage)}{f', {work} of work' if work else ''}"
-        )
+    lines += [f"reclaimable  {_jobs(taken)}" for taken in found.reclaimable]
+    lines += [f"leaving  {_jobs(taken)}: the queue drains" for taken in found.leaving]
     return lines or ["no entitlement changes"]
+
+
+def _jobs(taken: queue_pb2.Reclaimable) -> str:
+    named = ", ".join(job[:8] for job in taken.job_ids[:NAMED_MAX])
+    more = ", ..." if taken.jobs > min(NAMED_MAX, len(taken.job_ids)) else ""
+    work = work_text(taken.work_hours)
+    return (
+        f"{taken.jobs:,} running {'job' if taken.jobs == 1 else 'jobs'} of {taken.queue} ({named}{more}) "
+        f"with {show.amounts(taken.usage)}{f', {work} of work' if work else ''}"
+    )
 
 
 def _one(resource: str, quantities: Mapping[str, str]) -> str:

@@ -99,7 +99,11 @@ def _protection(job: Job, queue: Queue, room: Room, blockers: list[Blocker], unb
             f"it cannot be reclaimed from, so it starts only within the entitlement of {queue.path}: {told} too much"
         )
         blockers.append(Blocker("P4", "protected", queue.path, message=message))
-        unblocked.append(f"{told} less in use by queue {queue.path}, or preemptible jobs")
+        less = all(queue.usage.get(resource, 0) >= amount for resource, amount in above_own)
+        change = (
+            f"{told} less in use by queue {queue.path}" if less else f"{told} more that {queue.path} is entitled to"
+        )
+        unblocked.append(f"{change}, or preemptible jobs")
     for over in room.over_claims(queue, need):
         blockers.append(_kept(job, queue, over, room.kept_for(queue, over)))
         told = resources.format_pair(over.resource, over.missing)

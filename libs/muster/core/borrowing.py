@@ -16,6 +16,7 @@ from msgspec import Struct
 from muster.core import resources
 from muster.core.model import Amounts
 from muster.core.node_arrays import BoolArray, Int64Array
+from muster.core.queues import QueueTree
 from muster.core.resources import PODS
 from muster.core.state import CellState
 from muster.core.victim_table import FIXED, LEAF, table_of, unsaved
@@ -61,11 +62,21 @@ class Borrowing:
             past |= (upto > most[self._leaf]) & (held > 0)
         return past
 
-    def newly_past(self, before: Mapping[str, Amounts], after: Mapping[str, Amounts]) -> Iterator[Newly]:
-        """By leaf, the preemptible jobs that are borrowed after a change and were not before."""
+    def newly_past(
+        self, before: Mapping[str, Amounts], after: Mapping[str, Amounts], tree: QueueTree
+    ) -> Iterator[Newly]:
+        """By leaf, the preemptible jobs that are borrowed after a change and were not before, and that somebody may
+        take back: a queue of `tree`, which is the one after the change, that preempts and starts jobs."""
+        takers = [
+            queue.id
+            for queue in tree.subtree()
+            if not queue.children and queue.starts_jobs and queue.spec.preemption != "NEVER"
+        ]
         chosen = np.flatnonzero(self.past(after) & ~self.past(before) & self._movable)
         leaves = self._leaf[chosen]
         for number in np.unique(leaves).tolist():
+            if not takers or takers == [self._table.leaves[number]]:
+                continue  # nobody reclaims from it
             places = chosen[leaves == number]
             lines = self._order[places]
             held = self._table.total[lines]

@@ -20,9 +20,10 @@ from muster.core.errors import Code, Rejected
 from muster.core.jobs import RUNNING_STATES, Job
 from muster.core.lost_work import unsaved_ms, work_since_ms
 from muster.core.model import Amounts, JobState, PodPhase, Reason
+from muster.core.order import fair_member
 from muster.core.overlay import Overlay
 from muster.core.potential import entitled, staying
-from muster.core.preemption import cluster_mask
+from muster.core.preemption import NO_VICTIMS, cluster_mask
 from muster.core.queues import Queue
 from muster.core.requests import may_displace
 from muster.core.room import Room
@@ -189,7 +190,13 @@ def _queued(state: CellState, job: Job, now_ms: int) -> Explanation:
     limits(job, queue, room, blockers, unblocked)
     shares_of_others(job, queue, room, blockers, unblocked)
     _places(state, job, draft.overlay, blockers, unblocked)
-    preemption = _preemption(state, job, queue, entitled=room.entitled(job))
+    never = draft.never_fits(job.gang, next(iter(cluster_mask(job) or ("",))))
+    if never is not None:  # it was taken when the clusters were larger
+        message = f"it can never run on the clusters as they are now: {never}"
+        blockers.insert(0, Blocker("Q2", "never-fits", "", message=message))
+    if job.not_before_ms > now_ms:
+        unblocked.clear()  # it starts at no price before its pause is over
+    preemption = _preemption(state, job, queue, now_ms, entitled=room.entitled(job))
     waited = _seconds(now_ms - job.submit_ms)
     if blockers:
         summary = f"Queued for {waited}: {blockers[0].message}"
@@ -219,7 +226,7 @@ def _backoff(job: Job, now_ms: int, blockers: list[Blocker]) -> None:
     if left_ms > 0:
         message = f"waits {_seconds(left_ms + 999)} more after {job.reason}"
         rule = RULE_OF.get(job.reason, "P5")
-        blockers.append(Blocker(rule, "backoff", job.id, missing=left_ms, message=message))
+        blockers.append(Blocker(rule, "backoff", "", missing=left_ms, message=message))
 
 
 def _places(state: CellState, job: Job, overlay: Overlay, blockers: list[Blocker], unblocked: list[str]) -> None:
@@ -269,7 +276,7 @@ def _of_group(group: GroupShortfall, short: Shortfall) -> list[Blocker]:
     return found
 
 
-def _preemption(state: CellState, job: Job, queue: Queue, *, entitled: bool) -> str:
+def _preemption(state: CellState, job: Job, queue: Queue, now_ms: int, *, entitled: bool) -> str:
     """Whether it takes the place of others (rules P2, P5)."""
     hold = state.holds.get(job.id)
     ask = state.asks.get(job.id)
@@ -284,16 +291,28 @@ def _preemption(state: CellState, job: Job, queue: Queue, *, entitled: bool) -> 
             f"not preempting because queue {queue.path} is not below its entitlement in anything that the job needs, "
             f"and nobody in it runs at a priority below {job.spec.priority}"
         )
-    return f"not preempting: {ask.reason}" if ask is not None and ask.reason else ""
+    if ask is None or not ask.reason:
+        return ""
+    told = f"not preempting: {ask.reason}"
+    if ask.reason == NO_VICTIMS and queue.spec.preemption == "LOWER_PRIORITY":
+        told += f" (jobs of queue {queue.path} take the place of lower priorities than theirs only: LOWER_PRIORITY)"
+    if ask.retry_at_ms > now_ms:
+        told += f"; asked again in {_seconds(ask.retry_at_ms - now_ms + 999)} at the earliest"
+    return told
 
 
 def _order(state: CellState, job: Job) -> tuple[int, int, tuple[str, ...]]:
-    """(position, queued jobs of the queue, the next few ahead of it)."""
-    mine = state.order_key(job)
-    classes = state.pending.of_queue.get(job.queue, {}).values()
+    """(position, queued jobs of the queue, the next few ahead of it); in a fair queue, of its member alone: whose turn
+    it is among members depends on what they use.
+    """
+    mine, my_class = state.order_key(job), state.class_key(job)
+    queue = state.queues.get(job.queue)
+    member = fair_member(queue, my_class)
+    found_in = state.pending.of_queue.get(job.queue, {})
+    classes = [found for key, found in found_in.items() if fair_member(queue, key) == member]
     before = sum(found.count_before(mine) for found in classes)
     heads = sorted(key for found in classes for key in found.before(mine, AHEAD_SHOWN))
-    mine_in = state.pending.classes.get(state.class_key(job))
+    mine_in = state.pending.classes.get(my_class)
     total = sum(len(found) for found in classes) + (mine_in is None or not mine_in.holds(mine))
     return before + 1, total, tuple(key[2] for key in heads[:AHEAD_SHOWN])
 

@@ -15,9 +15,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from muster.core import commands, layout
+from muster.core import commands, layout, resources
 from muster.core import transitions as tr
-from muster.core.borrowing import Borrowing, Newly
+from muster.core.borrowing import NAMED_MAX, Borrowing, Newly
 from muster.core.decide import decide
 from muster.core.demand import Flows, demand, startable
 from muster.core.draft import Draft
@@ -29,7 +29,7 @@ from muster.core.lost_work import lost
 from muster.core.model import Amounts, GroupPlacement, JobSpec
 from muster.core.preemption import Plan, Planner
 from muster.core.queue_changes import Difference, change_queues, differences
-from muster.core.queues import QueueTree
+from muster.core.queues import Queue, QueueTree
 from muster.core.state import CellState
 
 WORK_MAX: Final = 300  # work units of the decision that is asked for
@@ -71,6 +71,7 @@ class TreeForecast(Struct, frozen=True):
     changes: tuple[Difference, ...]
     entitlements: tuple[tuple[str, Amounts, Amounts], ...]  # path, before, after
     reclaimable: tuple[Newly, ...]  # jobs that others could take back then and cannot now
+    leaving: tuple[Newly, ...] = ()  # running jobs that would have to leave: their queues would be draining
 
 
 # --- a job ----------------------------------------------------------------------------------------------------------
@@ -174,8 +175,32 @@ def forecast_queues(
     return TreeForecast(
         changes=differences(before, after),
         entitlements=tuple(changed),
-        reclaimable=tuple(Borrowing(state).newly_past(*deserved)),
+        reclaimable=tuple(Borrowing(state).newly_past(*deserved, after)),
+        leaving=tuple(_drained(state, after)),
     )
+
+
+def _drained(state: CellState, after: QueueTree) -> Iterator[Newly]:
+    """What the queues run that would be draining and are not yet (rule Q1), by leaf."""
+    known = {leaf.id for leaf in _draining(state.queues)}
+    for leaf in _draining(after):
+        jobs = [state.jobs[job] for job in leaf.running]
+        if jobs and leaf.id not in known:
+            usage: dict[str, int] = {}
+            work: dict[str, int] = {}
+            for job in jobs:
+                resources.count(usage, job.held(), 1)
+                resources.count(work, lost(job, range(len(job.phases)), state.now_ms), 1)
+            first = tuple(sorted(leaf.running)[:NAMED_MAX])
+            yield Newly(leaf.id, len(jobs), first, resources.amounts(usage), resources.amounts(work))
+
+
+def _draining(tree: QueueTree) -> Iterator[Queue]:
+    """The leaves whose jobs leave."""
+    for drained in sorted(tree.draining):
+        for queue in tree.subtree(drained):
+            if not queue.children:
+                yield queue
 
 
 def changed_tree(state: CellState, changes: commands.ChangeQueues, now_ms: int) -> QueueTree:
@@ -186,4 +211,8 @@ def changed_tree(state: CellState, changes: commands.ChangeQueues, now_ms: int) 
 
 
 def _entitlements(engine: EntitlementEngine, state: CellState, tree: QueueTree, flows: Flows) -> dict[str, Amounts]:
-    return engine.entitlements(tree, startable(state, tree, flows), state.nodes.capacity())
+    """When what leaves queues that drain has gone."""
+    asked = startable(state, tree, flows)
+    for leaf in _draining(tree):
+        asked.pop(leaf.id, None)
+    return engine.entitlements(tree, asked, state.nodes.capacity())

@@ -75,6 +75,7 @@ def tree_to_proto(forecast: TreeForecast, tree: QueueTree) -> queue_pb2.TreeFore
             for path, before, after in forecast.entitlements
         ],
         reclaimable=[_reclaimable(found, tree) for found in forecast.reclaimable],
+        leaving=[_reclaimable(found, tree) for found in forecast.leaving],
     )
 
 

@@ -194,3 +194,64 @@ def test_what_lenders_keep_back(world):
     assert (blocker.rule, blocker.kind, blocker.missing) == ("F6", "withheld", 1000)
     assert "lenders keep back 2 cpu of their guarantees" in blocker.message
     assert [dict(share.entitled) for share in told.shares] == [{}]
+
+
+def test_a_pause_is_over_at_no_price_before_its_time(world):
+    world.nodes(1)
+    world.submit("a", cpu=2000)
+    world.cell.send(c.PlacementRejected("sim-a", world.id("a"), 1, 0))
+    world.pods("a", 5)
+    world.submit("b", cpu=4000)
+    told = why(world, "a")
+    assert told.blockers[0].kind == "backoff"
+    assert told.blockers[0].subject == ""
+    assert told.unblocked_by == ()
+
+
+def test_a_job_that_can_never_run_any_more_says_so(world):
+    """Rule Q2: hardware has changed since it was taken."""
+    world.nodes(2, cpu=8000)
+    world.submit("filler", cpu=8000, replicas=2)
+    world.submit("a", cpu=6000)
+    assert "never" not in why(world, "a").summary
+    world.nodes(2, cpu=4000)
+    told = why(world, "a")
+    assert (told.blockers[0].kind, told.rule) == ("never-fits", "Q2")
+    assert "it can never run on the clusters as they are now" in told.summary
+    assert told.summary.endswith("a pod asks for 6 cpu; the largest node it may use in sim-a has 4")
+
+
+def test_in_a_fair_queue_the_position_is_among_the_jobs_of_the_member(world):
+    world.nodes(1, cpu=2000)
+    world.queue("research", ordering="FAIR", fair_by="USER")
+    for n in range(5):
+        world.submit(f"eve-{n}", submitter="eve")
+        world.cell.now_ms += 10
+    world.submit("bob-0", submitter="bob")
+    world.submit("bob-1", submitter="bob")
+    assert (why(world, "bob-0").position, why(world, "bob-1").position, why(world, "eve-4").position) == (1, 2, 3)
+    assert why(world, "bob-1").ahead == (world.id("bob-0"),)
+    world.pods("eve-0", 5)
+    assert world.job("bob-0").placement, "it was the next, as the position says"
+
+
+def test_why_nobody_of_the_same_priority_leaves(world, around):
+    """The default policy reclaims from lower priorities alone."""
+    world.nodes(1, cpu=4000)
+    world.queue("lender")
+    world.submit("borrower", cpu=4000)
+    around.entitle(lender=(("cpu", 4000),), research=())
+    world.submit("mine", queue="lender", cpu=4000)
+    around.answer()
+    told = why(world, "mine")
+    assert "LOWER_PRIORITY" in told.preemption
+    assert "asked again in" in told.preemption
+
+
+def test_what_helps_a_protected_job_is_something_that_can_be_done(world, around):
+    world.nodes(1, cpu=4000)
+    world.queue("poor")
+    around.entitle(poor=(), research=(("cpu", 4000),))
+    world.submit("fixed", queue="poor", cpu=1000, preemptible=False)
+    (helps,) = [line for line in why(world, "fixed").unblocked_by if "preemptible" in line]
+    assert helps == "1 cpu more that poor is entitled to, or preemptible jobs"

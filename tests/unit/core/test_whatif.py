@@ -143,6 +143,44 @@ def test_a_weight_moves_entitlements_and_makes_jobs_reclaimable(world):
     assert world.state.queues.find("research").spec.weight == 1
 
 
+def test_nobody_is_reclaimable_where_nobody_reclaims(world):
+    world.nodes(2, cpu=1000)
+    for queue in ("research", "batch"):
+        world.queue(queue, preemption="NEVER")
+    for n in range(2):
+        world.submit(f"b{n}", queue="batch", cpu=1000)
+    for n in range(2):
+        world.submit(f"r{n}", cpu=1000)
+    changes = plan(world.state.queues, {"batch": spec(weight=0, preemption="NEVER")})
+    told = forecast_queues(world.state, c.ChangeQueues(changes), world.cell.now_ms)
+    assert told.entitlements
+    assert not told.reclaimable
+    changes = plan(world.state.queues, {"batch": spec(weight=0), "research": spec(preemption="ANY")})
+    told = forecast_queues(world.state, c.ChangeQueues(changes), world.cell.now_ms)
+    assert [found.jobs for found in told.reclaimable] == [1]
+
+
+def test_a_queue_that_drains_gives_all_it_has_to_the_others(world):
+    world.nodes(6, cpu=1000)
+    world.queue("batch")
+    for n in range(4):
+        world.submit(f"b{n}", queue="batch", cpu=1000)
+        world.submit(f"r{n}", cpu=1000)
+    world.pods("b0", 2)
+    world.cell.wait(3_600_000)
+    running = len(world.state.queues.find("batch").running)
+    changes = plan(world.state.queues, {"batch": spec(state="DRAINING")})
+    told = forecast_queues(world.state, c.ChangeQueues(changes), world.cell.now_ms)
+    cpu = {path: (dict(before).get("cpu", 0), dict(after).get("cpu", 0)) for path, before, after in told.entitlements}
+    assert cpu == {"batch": (3000, 0), "research": (3000, 4000)}
+    (leaving,) = told.leaving
+    assert (leaving.jobs, dict(leaving.usage)["cpu"]) == (running, running * 1000)
+    assert dict(leaving.work)["cpu"] > 0
+    world.queue("batch", state="DRAINING")
+    told = forecast_queues(world.state, c.ChangeQueues(()), world.cell.now_ms)
+    assert (told.entitlements, told.leaving) == ((), ())
+
+
 def test_a_change_that_would_be_refused(world):
     with pytest.raises(Rejected):
         forecast_queues(world.state, c.ChangeQueues((c.DeleteQueue("nowhere"),)), world.cell.now_ms)

@@ -358,7 +358,7 @@ class Explanation(_message.Message):
     summary: _builtins.str
     """One sentence."""
     position: _builtins.int
-    """1-based among the pending jobs of its queue; 0: not pending."""
+    """1-based among the pending jobs of its queue, in a FAIR queue of its namespace and submitter; 0: not pending."""
     pending: _builtins.int
     expected_start_unknown: _builtins.str
     """Why the start is unknown, if it is."""

@@ -941,6 +941,7 @@ class TreeForecast(_message.Message):
 
     ENTITLEMENTS_FIELD_NUMBER: _builtins.int
     RECLAIMABLE_FIELD_NUMBER: _builtins.int
+    LEAVING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def entitlements(self) -> _containers.RepeatedCompositeFieldContainer[Global___EntitlementChange]:
         """Queues whose entitlement would be another one."""
@@ -949,15 +950,20 @@ class TreeForecast(_message.Message):
     def reclaimable(self) -> _containers.RepeatedCompositeFieldContainer[Global___Reclaimable]:
         """Queues of which running jobs would become reclaimable that are not now."""
 
+    @_builtins.property
+    def leaving(self) -> _containers.RepeatedCompositeFieldContainer[Global___Reclaimable]:
+        """Queues that would be draining: their running jobs would have to leave (rule Q1)."""
+
     def __init__(
         self,
         *,
         entitlements: _abc.Iterable[Global___EntitlementChange] | None = ...,
         reclaimable: _abc.Iterable[Global___Reclaimable] | None = ...,
+        leaving: _abc.Iterable[Global___Reclaimable] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entitlements", b"entitlements", "reclaimable", b"reclaimable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entitlements", b"entitlements", "leaving", b"leaving", "reclaimable", b"reclaimable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
