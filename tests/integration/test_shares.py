@@ -152,6 +152,10 @@ def test_a_cell_is_planned_used_and_accounted_for(cell: Processes, muster: Muste
     scraped = metrics(cell)
     assert 'muster_usage_jobs_started_total{by="queue",name="batch"} 12.0' in scraped
     assert 'muster_usage_resource_seconds_total{by="user",name="anonymous@127.0.0.1",resource="cpu"}' in scraped
+    assert 'muster_usage_waits_total{by="queue",name="batch"}' in scraped
+    assert 'muster_queue_used{queue="batch",resource="cpu"}' in scraped
+    assert 'muster_queue_entitled{queue="batch",resource="cpu"}' in scraped
+    assert "muster_queues_left_out 0.0" in scraped
 
     code, _, err = muster("queue", "update", "research/vision", "--half-life", "1h")
     assert code == 3

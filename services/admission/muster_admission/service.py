@@ -35,6 +35,7 @@ from muster_admission.forecasts import Forecaster
 from muster_admission.identity import Identity
 from muster_admission.overview import Overview
 from muster_admission.query import QueryServicer
+from muster_admission.queue_metrics import QueueCollector
 from muster_admission.queues import QueueServicer
 from muster_admission.settings import AdmissionSettings
 from muster_admission.submission import SubmissionServicer
@@ -121,6 +122,7 @@ def _measure(
 ) -> None:
     registry = context.registry
     registry.register(UsageCollector(cell))
+    registry.register(QueueCollector(cell))
     for metric, value in (
         (
             Gauge("muster_inbox_backlog_messages", "Inbox messages not decided yet.", registry=registry),

@@ -1,7 +1,8 @@
 """The cell's accounts as metrics: what each queue, namespace, user and priority has used, lost and waited for.
 
 Read from the state when somebody scrapes, so the numbers are those of `muster usage` and survive every restart. Each
-grouping shows at most `NAMES_MAX` names, the first ones by name.
+grouping shows at most `NAMES_MAX` names, the first ones by name; `muster_usage_names_left_out` says how many more there
+are.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from muster.core import resources
@@ -33,14 +34,17 @@ class UsageCollector(Collector):
         yield from _families()
 
     def collect(self) -> Iterator[Metric]:
-        used, lost, started, preempted, waited = families = _families()
+        used, lost, started, preempted, shrunk, waits, waited, left_out = families = _families()
         for by, groups in self._groups().items():
+            left_out.add_metric([by], max(len(groups) - NAMES_MAX, 0))
             for name, tally in sorted(groups.items())[:NAMES_MAX]:
                 for family, totals in ((used, tally.usage), (lost, tally.lost)):
                     for resource, total in sorted(totals.items()):
                         family.add_metric([by, name, resource], total / (MS_PER_S * resources.unit_scale(resource)))
                 started.add_metric([by, name], tally.started)
                 preempted.add_metric([by, name], tally.preempted)
+                shrunk.add_metric([by, name], tally.shrunk_pods)
+                waits.add_metric([by, name], tally.waits)
                 waited.add_metric([by, name], tally.waited_ms / MS_PER_S)
         yield from families
 
@@ -55,7 +59,7 @@ class UsageCollector(Collector):
         return groups
 
 
-def _families() -> tuple[CounterMetricFamily, ...]:
+def _families() -> tuple[CounterMetricFamily | GaugeMetricFamily, ...]:
     group = ["by", "name"]
     return (
         CounterMetricFamily(
@@ -68,5 +72,8 @@ def _families() -> tuple[CounterMetricFamily, ...]:
         ),
         CounterMetricFamily("muster_usage_jobs_started", "Placements.", labels=group),
         CounterMetricFamily("muster_usage_jobs_preempted", "Jobs preempted as a whole.", labels=group),
+        CounterMetricFamily("muster_usage_pods_shrunk", "Elastic pods taken away for others.", labels=group),
+        CounterMetricFamily("muster_usage_waits", "First placements.", labels=group),
         CounterMetricFamily("muster_usage_waited_seconds", "Time to first placements.", labels=group),
+        GaugeMetricFamily("muster_usage_names_left_out", "Names beyond the most that are shown.", labels=["by"]),
     )
