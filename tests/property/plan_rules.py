@@ -99,6 +99,7 @@ def check_rules(now: Believed, job: Job, takings: Sequence[Taking]) -> None:
             equal = victim.spec.priority == job.spec.priority
             assert queue.spec.ordering != "FIFO", "P2b: in FIFO order priority means nothing"
             assert lower or (policy == "ANY" and equal and newer), "P2b"
+            assert lower or _share_of(queue.spec, victim) == _share_of(queue.spec, job), "P2b: FAIR was undone"
         else:
             assert lower or policy == "ANY", "P2a: the policy allows lower priorities only"
         assert victim.spec.preemptible, "P4"
@@ -110,6 +111,13 @@ def check_rules(now: Believed, job: Job, takings: Sequence[Taking]) -> None:
         share, used = now.entitled(job.queue)[0], now.usage[job.queue]
         assert any(used.get(r, 0) < share.get(r, 0) for r in asked), "P2a: its own queue is not below E"
     _check_givers(now, job, others, asked)
+
+
+def _share_of(spec: Any, job: Job) -> str:
+    """Whose share of a fair queue the job is part of."""
+    if spec.ordering != "FAIR":
+        return ""
+    return job.spec.submitter if spec.fair_by == "USER" else job.spec.namespace
 
 
 def _min_runtime_ms(now: Believed, victim: Job) -> int:
