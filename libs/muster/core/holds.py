@@ -18,7 +18,8 @@ from muster.core.state import Hold
 
 Kept = tuple[tuple[TaskGroup, ...], tuple[GroupPlacement, ...]]  # stand-ins for the pods of the holder
 FindJob = Callable[[str], Job | None]
-Freed = dict[tuple[str, int, int], tuple[int, str]]  # (job, epoch, position) -> the last hold that it left for
+Age = tuple[int, int, str]  # orders holds; of those made before `made_ms` was kept, by when they expire
+Freed = dict[tuple[str, int, int], Age]  # (job, epoch, position) -> the last hold that it left for
 
 
 class _NodeShare:
@@ -48,9 +49,13 @@ def freed_for(holds: dict[str, Hold]) -> Freed:
     for hold in holds.values():
         for job_id, epoch, positions in hold.shrinks:
             for position in positions:
-                key, made = (job_id, epoch, position), (hold.expires_ms, hold.job)
+                key, made = (job_id, epoch, position), age(hold)
                 freed[key] = max(made, freed.get(key, made))
     return freed
+
+
+def age(hold: Hold) -> Age:
+    return hold.made_ms, hold.expires_ms, hold.job
 
 
 def kept_on_nodes(hold: Hold, find: FindJob, freed: Freed) -> Kept:
@@ -123,7 +128,7 @@ def still_there(hold: Hold, find: FindJob, freed: Freed) -> list[tuple[Job, list
     for job_id, epoch, positions in hold.shrinks:
         job = find(job_id)
         if job is not None and job.epoch == epoch and job.charged:
-            mine = [p for p in positions if freed[job_id, epoch, p] == (hold.expires_ms, hold.job)]
+            mine = [p for p in positions if freed[job_id, epoch, p] == age(hold)]
             found.append((job, [p for p in mine if p in job.leaving]))
     return found
 
