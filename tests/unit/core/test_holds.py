@@ -263,3 +263,18 @@ def test_holds_are_the_same_after_a_snapshot(planned_for):
     loaded = snapshot.load(map(codec.decode_snapshot_part, parts))
     assert loaded.holds == world.state.holds
     assert [codec.encode_snapshot_part(part) for part in snapshot.dump(loaded)] == parts
+
+
+def test_who_waits_for_what_is_held_for_it_is_no_borrower_because_of_that(world):
+    """Its queue is below E before the job, as it was when the plan was made, so what lenders withhold does not stop it."""
+    world.nodes(1)
+    world.queue("lender", guaranteed=cpu(1000), lending_limit=cpu(0))
+    world.queue("own", preemption="ANY")
+    entitle(world, own=cpu(3000))
+    world.submit("small", cpu=1000)
+    world.submit("low", cpu=2000)
+    world.submit("mine", cpu=3000, queue="own")
+    assert [type(t) for t in plan(world, "mine")] == [tr.JobPreempted, tr.HoldMade]
+    world.pods("low", 5)
+    assert world.job("small").charged
+    assert world.job("mine").charged
