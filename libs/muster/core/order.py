@@ -175,6 +175,10 @@ class PendingIndex:
             fresh = self.classes[class_key] = self.of_queue[leaf.spec.id][class_key] = PendingClass(class_key)
             fresh.keys = sorted(keys)
             self.open(fresh)
+        self.protected.pop(leaf.spec.id, None)
+        many = sum(key[6] for key in sorted_in)
+        if many:
+            self.protected[leaf.spec.id] = many
 
     def open(self, found: PendingClass) -> None:
         """The cycle looks at this class."""

@@ -90,6 +90,19 @@ def test_who_is_newest_is_worked_out_anew_when_the_queue_becomes_fair(world, fai
     assert (shares(fair), fair.evicted, world.state.requests) == ((3, 1), [], asked)
 
 
+def test_classes_of_protected_jobs_are_counted_anew_when_the_queue_becomes_fair_and_no_longer_is(world):
+    """What two members wait for is two classes in a fair queue and one in any other (rule P4)."""
+    world.queue("research", state="STOPPED")
+    for name in ("ann", "bob"):
+        world.submit(name, submitter=name, preemptible=False)
+    queue, protected = world.state.queues.find("research").id, world.state.pending.protected
+    for ordering, many in (("FAIR", 2), ("FIFO", 1), ("FAIR", 2)):
+        world.queue("research", ordering=ordering, state="STOPPED")
+        assert protected == {queue: many}
+    world.cell.send(*[c.CancelJob(world.id(name)) for name in ("ann", "bob")])
+    assert protected == {}
+
+
 @pytest.mark.parametrize("spaced_ms", [0, 10])
 def test_one_reclaim_costs_one_eviction(world, around, spaced_ms):
     """Thirty jobs in one batch borrow everything; the order of victims is the reverse of the order of age (P3), so who
