@@ -117,7 +117,8 @@ class Room:
         """What the job's namespace or user would exceed on the path (rule Q1)."""
         for above in self._draft.tree.by_id[job.queue].tracked:
             for key, allowance in allowances(above.spec, job.spec):
-                over = exceeded(key, allowance, self._draft.usages.member(above, key), need, starts=starts)
+                member = self._kepts.member(above, key, self._draft.usages.member(above, key))
+                over = exceeded(key, allowance, member, need, starts=starts)
                 if over is not None:
                     yield above, over
 

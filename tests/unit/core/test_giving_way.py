@@ -96,9 +96,9 @@ def test_classes_of_protected_jobs_are_counted_anew_when_the_queue_becomes_fair_
     for name in ("ann", "bob"):
         world.submit(name, submitter=name, preemptible=False)
     queue, protected = world.state.queues.find("research").id, world.state.pending.protected
-    for ordering, many in (("FAIR", 2), ("FIFO", 1), ("FAIR", 2)):
+    for ordering, count in (("FAIR", 2), ("FIFO", 1), ("FAIR", 2)):
         world.queue("research", ordering=ordering, state="STOPPED")
-        assert protected == {queue: many}
+        assert protected == {queue: count}
     world.cell.send(*[c.CancelJob(world.id(name)) for name in ("ann", "bob")])
     assert protected == {}
 

@@ -247,6 +247,34 @@ def test_victims_of_the_same_user_do_not_count_against_who_takes_their_place(wor
     assert world.job("high").charged
 
 
+@pytest.mark.parametrize("allowance", [Allowance(running_jobs=1), Allowance(resources=cpu(3000))])
+def test_other_jobs_of_a_user_do_not_take_the_allowance_that_the_holder_needs(world, allowance):
+    """Else who left for it would have left for nothing."""
+    world.nodes(1)
+    world.queue("research", per_user=allowance)
+    world.submit("low", cpu=3000, submitter="bob")
+    world.submit("high", cpu=3000, submitter="ann", priority=5)
+    plan(world, "high")
+    world.submit("other", cpu=1000, submitter="ann", priority=6)
+    assert not world.job("other").charged
+    world.submit("free", cpu=1000, submitter="bob", priority=-1)
+    world.pods("low", 5)
+    assert world.job("high").charged
+    assert not world.job("other").charged
+
+
+def test_an_allowance_is_free_again_once_its_holder_is_placed_or_cancelled(world):
+    world.nodes(1)
+    world.queue("research", per_user=Allowance(running_jobs=1))
+    world.submit("low", cpu=3000, submitter="bob")
+    world.submit("high", cpu=3000, submitter="ann", priority=5)
+    plan(world, "high")
+    world.submit("other", cpu=1000, submitter="ann")
+    assert not world.job("other").charged
+    world.cell.send(c.CancelJob(world.id("high")))
+    assert world.job("other").charged
+
+
 def test_who_made_room_for_whom_does_not_depend_on_when_holds_end():
     """The later hold of two that the same replica left for is the later made, though the first was extended since."""
     first = Hold("a" * 32, (), (), 900, (("c" * 32, 1, (3,)),), made_ms=100)
@@ -266,7 +294,7 @@ def test_holds_are_the_same_after_a_snapshot(planned_for):
 
 
 def test_who_waits_for_what_is_held_for_it_is_no_borrower_because_of_that(world):
-    """Its queue is below E before the job, as it was when the plan was made, so what lenders withhold does not stop it."""
+    """Its queue is below E before the job, as when the plan was made, so what lenders withhold does not stop it."""
     world.nodes(1)
     world.queue("lender", guaranteed=cpu(1000), lending_limit=cpu(0))
     world.queue("own", preemption="ANY")
