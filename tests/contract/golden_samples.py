@@ -175,6 +175,7 @@ TRANSITIONS: Final = (
     tr.QueueUpserted(replace(QUEUE, parent="", half_life_ms=604_800_000)),
     tr.JobPlaced(ID, 2, (replace(PLACEMENT[0], skipped=((0, 3), (5, 1))),)),
     tr.CheckpointReported(ID, 2, 1_700_000_000_000),
+    tr.HoldExtended(ID, 99),
 )
 HEADER: Final = tr.Header(1, "3-17", 16, 3, 1_700_000_000_000, InboxPosition(5, 0), POSITION, 1000, 12)
 HOLD: Final = Hold(ID, PLACEMENT, ((OTHER, 2),), 99)
@@ -255,6 +256,7 @@ PARTS: Final = (
     sp.AccountsPart(1, 3_600_000, 7_200_000, (TALLY,), (("q3", "research/old"),)),
     replace(HEAD, histories=(sp.HistoryRecord("q7", 1_700_000_000_000, (("cpu", b"\x01\x00\x00"),)),)),
     sp.TailPart(1, ((1, ID, 2),), (OTHER,), ((99, 1, ID, 2),), True, (ID,), (ID,), (ID,), True),
+    replace(HEAD, holds=(replace(HOLD, shrinks=((OTHER, 3, (1, 3)),), made_ms=1_700_000_000_000),)),
 )
 
 

@@ -10,6 +10,7 @@ from itertools import permutations
 from typing import Any, NamedTuple
 
 from muster.core.jobs import Job
+from muster.core.model import GroupPlacement
 from muster.core.preemption_rules import Taking
 
 OVER = (3, 4, 5)  # SUCCEEDED, FAILED, GONE
@@ -69,25 +70,38 @@ def believed(state: Any) -> Believed:
     for job in state.jobs.values():
         hold = state.holds.get(job.id)
         if hold is not None:
-            count = sum(pods for group in hold.placement for _, pods in group.runs)
-            found.moves(job, amounts_of(job, range(count)), 1)
+            found.moves(job, amounts_of(job, positions_of(job, hold.placement)), 1)
         elif str(job.state) in ("Placed", "Starting", "Running"):
             stays = [p for p, phase in enumerate(job.phases) if phase not in OVER and p not in job.leaving]
             found.moves(job, amounts_of(job, stays), 1)
     return found
 
 
+def positions_of(job: Job, placement: Sequence[GroupPlacement]) -> list[int]:
+    """As many positions of every group as are placed there, from its first on."""
+    placed = {group.group: sum(pods for _, pods in group.runs) for group in placement}
+    found, first = [], 0
+    for number, task in enumerate(job.spec.tasks):
+        found += range(first, first + placed.get(number, 0))
+        first += task.replicas
+    return found
+
+
 def amounts_of(job: Job, positions: Sequence[int]) -> Usage:
-    """Of jobs with one group of equal pods, which is what the random cells have."""
-    (task,) = job.spec.tasks
-    return {resource: amount * len(positions) for resource, amount in task.requests}
+    """What the pods at these positions use."""
+    of = [task.requests for task in job.spec.tasks for _ in range(task.replicas)]
+    found: Usage = {}
+    for position in positions:
+        for resource, amount in of[position]:
+            found[resource] = found.get(resource, 0) + amount
+    return found
 
 
 def check_rules(now: Believed, job: Job, takings: Sequence[Taking]) -> None:
     """Rules P2 and P4 for every victim, and the order that P2a needs for every queue that gives."""
     state = now.state
     queue = state.queues.get(job.queue)
-    policy, asked = queue.spec.preemption, [r for r, amount in job.spec.tasks[0].requests if amount]
+    policy, asked = queue.spec.preemption, sorted({r for t in job.spec.tasks for r, amount in t.requests if amount})
     assert takings
     assert policy != "NEVER"
     others = [taking for taking in takings if taking.victim.queue != job.queue]
@@ -99,6 +113,7 @@ def check_rules(now: Believed, job: Job, takings: Sequence[Taking]) -> None:
             equal = victim.spec.priority == job.spec.priority
             assert queue.spec.ordering != "FIFO", "P2b: in FIFO order priority means nothing"
             assert lower or (policy == "ANY" and equal and newer), "P2b"
+            assert lower or _share_of(queue.spec, victim) == _share_of(queue.spec, job), "P2b: FAIR was undone"
         else:
             assert lower or policy == "ANY", "P2a: the policy allows lower priorities only"
         assert victim.spec.preemptible, "P4"
@@ -110,6 +125,13 @@ def check_rules(now: Believed, job: Job, takings: Sequence[Taking]) -> None:
         share, used = now.entitled(job.queue)[0], now.usage[job.queue]
         assert any(used.get(r, 0) < share.get(r, 0) for r in asked), "P2a: its own queue is not below E"
     _check_givers(now, job, others, asked)
+
+
+def _share_of(spec: Any, job: Job) -> str:
+    """Whose share of a fair queue the job is part of."""
+    if spec.ordering != "FAIR":
+        return ""
+    return job.spec.submitter if spec.fair_by == "USER" else job.spec.namespace
 
 
 def _min_runtime_ms(now: Believed, victim: Job) -> int:

@@ -380,6 +380,7 @@ _APPLY: Final[dict[type[tr.Transition], Callable[[CellState, Any], None]]] = {
     tr.RequestIdsDropped: _request_ids_dropped,
     tr.PreemptionRequested: apply_preemption.preemption_requested,
     tr.HoldMade: apply_preemption.hold_made,
+    tr.HoldExtended: apply_preemption.hold_extended,
     tr.HoldReleased: apply_preemption.hold_released,
     tr.PreemptionAnswered: apply_preemption.preemption_answered,
 }

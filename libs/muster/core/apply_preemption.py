@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from muster.core import transitions as tr
 from muster.core.jobs import Job
 from muster.core.limits import PREEMPTION_RETRY_MAX_MS, PREEMPTIONS_REQUESTED_MAX
@@ -45,7 +47,7 @@ def hold_made(state: CellState, t: tr.HoldMade) -> None:
     job = state.jobs[t.job]
     state.asks.pop(t.job, None)
     _leave_class(state, job)
-    state.holds[t.job] = Hold(t.job, t.placement, t.victims, t.expires_ms, t.shrinks)
+    state.holds[t.job] = Hold(t.job, t.placement, t.victims, t.expires_ms, t.shrinks, state.now_ms)
     held = job.gang.of_groups(t.placement)
     count_held(state, job, held, 1)
     state.sums.of(job, held).committed += 1
@@ -59,6 +61,11 @@ def count_held(state: CellState, job: Job, held: Amounts, sign: int) -> None:
     state.queues.hold(job.queue, held, sign)
     if protected(job):
         state.queues.protect(job.queue, held, sign)
+
+
+def hold_extended(state: CellState, t: tr.HoldExtended) -> None:
+    state.holds[t.job] = replace(state.holds[t.job], expires_ms=t.expires_ms)
+    state.timers.add(t.expires_ms, Due.HOLD_EXPIRES, t.job, state.jobs[t.job].epoch)
 
 
 def _leave_class(state: CellState, job: Job) -> None:
@@ -90,5 +97,7 @@ def hold_released(state: CellState, t: tr.HoldReleased) -> None:
     state.loosened()
     # The plan came to nothing: the next one is asked for no sooner than after the longest pause.
     retry_at_ms = state.now_ms + PREEMPTION_RETRY_MAX_MS
-    state.asks[t.job] = Ask(state.requests, TRIES_KEPT, answered=True, retry_at_ms=retry_at_ms, changes=REPEAT)
+    state.asks[t.job] = Ask(
+        state.requests, TRIES_KEPT, answered=True, retry_at_ms=retry_at_ms, changes=REPEAT, reason=t.reason
+    )
     state.timers.add(retry_at_ms, Due.REQUEST_AGAIN, t.job)

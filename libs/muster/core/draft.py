@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from msgspec.structs import replace
+
 from muster.core import arrays, commands
 from muster.core import transitions as tr
 from muster.core.apply import STRUCTURAL
@@ -327,6 +329,10 @@ class Draft:
         self.emit(tr.HoldMade(hold.job, hold.placement, hold.victims, hold.expires_ms, hold.shrinks))
         self.holds = {**self.holds, hold.job: hold}
         self._hold_counts(hold, 1)
+
+    def extend_hold(self, job_id: str, expires_ms: int) -> None:
+        self.emit(tr.HoldExtended(job_id, expires_ms))
+        self.holds = {**self.holds, job_id: replace(self.holds[job_id], expires_ms=expires_ms)}
 
     def release_hold(self, job_id: str, reason: str) -> None:
         """What was kept for the job is free for all."""

@@ -11,14 +11,16 @@ from collections.abc import Callable
 
 from muster.core import layout, resources
 from muster.core.jobs import Job, is_over
-from muster.core.model import Amounts, GroupPlacement, TaskGroup
+from muster.core.members import Key, Member, keys_of
+from muster.core.model import Amounts, GroupPlacement, JobState, TaskGroup
 from muster.core.overlay import Overlay
-from muster.core.queues import QueueTree, Usage
+from muster.core.queues import Queue, QueueTree, Usage
 from muster.core.state import Hold
 
 Kept = tuple[tuple[TaskGroup, ...], tuple[GroupPlacement, ...]]  # stand-ins for the pods of the holder
 FindJob = Callable[[str], Job | None]
-Freed = dict[tuple[str, int, int], tuple[int, str]]  # (job, epoch, position) -> the last hold that it left for
+Age = tuple[int, int, str]  # orders holds; of those made before `made_ms` was kept, by when they expire
+Freed = dict[tuple[str, int, int], Age]  # (job, epoch, position) -> the last hold that it left for
 
 
 class _NodeShare:
@@ -48,9 +50,13 @@ def freed_for(holds: dict[str, Hold]) -> Freed:
     for hold in holds.values():
         for job_id, epoch, positions in hold.shrinks:
             for position in positions:
-                key, made = (job_id, epoch, position), (hold.expires_ms, hold.job)
+                key, made = (job_id, epoch, position), age(hold)
                 freed[key] = max(made, freed.get(key, made))
     return freed
+
+
+def age(hold: Hold) -> Age:
+    return hold.made_ms, hold.expires_ms, hold.job
 
 
 def kept_on_nodes(hold: Hold, find: FindJob, freed: Freed) -> Kept:
@@ -108,6 +114,27 @@ def kept_of_quota(hold: Hold, find: FindJob, freed: Freed, tree: QueueTree) -> d
     return {queue: {r: amount for r, amount in usage.items() if amount > 0} for queue, usage in kept.items()}
 
 
+def kept_of_members(hold: Hold, find: FindJob, freed: Freed, tree: QueueTree) -> dict[tuple[str, Key], Member]:
+    """The same for those whose job the holder is, in the queues of its path that keep their members (rule Q1)."""
+    holder = find(hold.job)
+    tracked = tree.by_id[holder.queue].tracked if holder is not None else ()
+    if holder is None or not tracked:
+        return {}
+    kept = {(queue.id, key): Member() for queue in tracked for key in keys_of(holder.spec)}
+    for member in kept.values():
+        member.count(0, int(not holder.charged), holder.gang.of_groups(hold.placement))
+    for victim, live in still_there(hold, find, freed):
+        for queue in tree.by_id[victim.queue].tracked:
+            for key in keys_of(victim.spec):
+                if (queue.id, key) in kept:
+                    whole = victim.state is JobState.STOPPING
+                    kept[queue.id, key].count(0, -int(whole), victim.gang.of_positions(live), -1)
+    for member in kept.values():
+        member.running = max(member.running, 0)
+        member.usage = {resource: amount for resource, amount in member.usage.items() if amount > 0}
+    return kept
+
+
 def still_there(hold: Hold, find: FindJob, freed: Freed) -> list[tuple[Job, list[int]]]:
     """Jobs that make room for the holder, with the positions that were to go and are not over yet.
 
@@ -123,7 +150,7 @@ def still_there(hold: Hold, find: FindJob, freed: Freed) -> list[tuple[Job, list
     for job_id, epoch, positions in hold.shrinks:
         job = find(job_id)
         if job is not None and job.epoch == epoch and job.charged:
-            mine = [p for p in positions if freed[job_id, epoch, p] == (hold.expires_ms, hold.job)]
+            mine = [p for p in positions if freed[job_id, epoch, p] == age(hold)]
             found.append((job, [p for p in mine if p in job.leaving]))
     return found
 
@@ -135,6 +162,8 @@ class Kepts:
         self._overlay = overlay
         self._on_nodes: dict[str, Kept] = {}
         self._of_quota: dict[str, dict[str, Usage]] = {}  # job -> queue id -> held
+        self._of_members: dict[str, dict[tuple[str, Key], Member]] = {}
+        self._members: dict[tuple[str, Key], Member] = {}  # (queue id, member) -> held
         self.usage: dict[str, Usage] = {}  # queue id -> held, along the paths
         freed = freed_for(holds)
         for job_id in sorted(holds):
@@ -145,23 +174,41 @@ class Kepts:
             overlay.charge(*kept)
             quota = self._of_quota[job_id] = kept_of_quota(holds[job_id], find, freed, tree)
             self._count(quota, 1)
+            members = self._of_members[job_id] = kept_of_members(holds[job_id], find, freed, tree)
+            self._count_members(members, 1)
+
+    def member(self, queue: Queue, key: Key, member: Member) -> Member:
+        """What somebody has in the queue, with what is held for their jobs."""
+        kept = self._members.get((queue.id, key))
+        if kept is None:
+            return member
+        both = member.copy()
+        both.count(0, kept.running, kept.usage.items())
+        return both
 
     def lift(self, job_id: str) -> None:
         """Without this job's hold: it is being tried."""
         if job_id in self._on_nodes:
             self._overlay.release(*self._on_nodes[job_id])
             self._count(self._of_quota[job_id], -1)
+            self._count_members(self._of_members[job_id], -1)
 
     def restore(self, job_id: str) -> None:
         """It did not fit."""
         if job_id in self._on_nodes:
             self._overlay.charge(*self._on_nodes[job_id])
             self._count(self._of_quota[job_id], 1)
+            self._count_members(self._of_members[job_id], 1)
 
     def drop(self, job_id: str) -> None:
         """It was placed; its hold was lifted before."""
         self._on_nodes.pop(job_id, None)
         self._of_quota.pop(job_id, None)
+        self._of_members.pop(job_id, None)
+
+    def _count_members(self, members: dict[tuple[str, Key], Member], sign: int) -> None:
+        for of, kept in members.items():
+            self._members.setdefault(of, Member()).count(0, sign * kept.running, kept.usage.items(), sign)
 
     def _count(self, quota: dict[str, Usage], sign: int) -> None:
         for queue, kept in quota.items():

@@ -13,6 +13,7 @@ from muster.core import transitions as tr
 from muster.core.draft import Draft
 from muster.core.due import start_is_spent, timer_is_spent
 from muster.core.elastic import can_do_without, shrink, suspects_of
+from muster.core.hold_ends import end_or_extend, release_closed
 from muster.core.jobs import GONE, RUNNING_STATES, Job, late_positions
 from muster.core.limits import (
     FINISHED_JOBS_MAX,
@@ -32,6 +33,7 @@ STEPS_MAX: Final = 512  # per transaction
 
 def housekeeping(draft: Draft) -> None:
     """Everything that is due, up to a number of steps."""
+    release_closed(draft)
     for _ in islice(_steps(draft), STEPS_MAX):
         draft.spend(1)
         if draft.exhausted:
@@ -73,7 +75,7 @@ def _timers(draft: Draft) -> Iterator[None]:
         elif what == Due.GROWN:
             yield from _late_replicas(draft, draft.job(job_id), epoch)
         elif what == Due.HOLD_EXPIRES and job_id in draft.holds:
-            draft.release_hold(job_id, "the victims were not gone in time")
+            end_or_extend(draft, job_id)
             yield
 
 

@@ -316,6 +316,15 @@ def _check_holds(state: CellState) -> None:
         job = state.jobs.get(job_id)
         if job is None or job.state is not JobState.QUEUED:
             _fail(f"P5: {job_id} holds or asks although it is not queued")
+    for job_id, hold in state.holds.items():
+        job = state.jobs[job_id]
+        asked = {r for group in hold.placement for r, _ in job.spec.tasks[group.group].requests}
+        for queue in state.queues.get(job.queue).chain:
+            if queue.spec.state in ("STOPPED", "DRAINING"):
+                _fail(f"P5: {job_id} holds something although queue {queue.path} starts nothing")
+            for resource, most in queue.spec.limit:
+                if resource in asked and queue.committed.get(resource, 0) > most:
+                    _fail(f"P5: {job_id} holds {resource} although queue {queue.path} may not use so much")
 
 
 def _check_accounts(state: CellState) -> None:

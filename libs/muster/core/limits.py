@@ -24,7 +24,10 @@ LABELS_MAX: Final = 64
 START_TIMEOUT_MS: Final = 10 * 60 * 1000  # rule L3
 BACKOFF_FIRST_MS: Final = 60 * 1000  # rule P5
 BACKOFF_MAX_MS: Final = 3600 * 1000  # rule P5
-HOLD_TTL_MS: Final = 5 * 60 * 1000  # rule P5
+HOLD_TTL_MS: Final = 5 * 60 * 1000  # rule P5: at least so long, and by so much a hold is extended
+HOLD_MARGIN_MS: Final = 2 * 60 * 1000  # rule P5: beyond the longest grace period of the victims
+HOLD_LATE_MAX_MS: Final = 30 * 60 * 1000  # rule P5: so long after that a hold still waits for victims that do not go
+GRACE_MAX_MS: Final = 24 * 3600 * 1000  # a grace period that is longer is waited for as if it were this
 PREEMPTIONS_REQUESTED_MAX: Final = 64  # outstanding PreemptionRequested per cell
 REFUSALS_REMEMBERED_MAX: Final = 10_000  # for wait=DECIDED
 MEMORY_BYTES_MAX: Final = 1 << 50

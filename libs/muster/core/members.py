@@ -77,6 +77,13 @@ def are_kept(spec: QueueSpec) -> bool:
     return spec.ordering == "FAIR" or spec.per_namespace != Allowance() or spec.per_user != Allowance()
 
 
+def fair_member(spec: QueueSpec, job: JobSpec) -> str:
+    """Between whom a queue with ordering FAIR is fair: whose job this is. "" in any other queue: all are alike."""
+    if spec.ordering != "FAIR":
+        return ""
+    return job.submitter if spec.fair_by == USER else job.namespace
+
+
 def allowances(spec: QueueSpec, job: JobSpec) -> tuple[tuple[Key, Allowance], ...]:
     """What the queue allows the job's namespace and user."""
     namespace, user = keys_of(job)

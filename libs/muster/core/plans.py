@@ -12,9 +12,9 @@ from muster.core import commands
 from muster.core import transitions as tr
 from muster.core.backoff import backoff_ms
 from muster.core.draft import Draft
+from muster.core.graces import first_end_ms
 from muster.core.jobs import RUNNING_STATES, Job
 from muster.core.limits import (
-    HOLD_TTL_MS,
     MESSAGE_CHARS_MAX,
     PLAN_VICTIMS_MAX,
     PREEMPTION_RETRY_FIRST_MS,
@@ -26,7 +26,7 @@ from muster.core.pods import finish_stopping
 from muster.core.potential import ByPriority, add, staying
 from muster.core.preemption import why_no_room
 from muster.core.preemption_rules import Outlook, Taking, why_not
-from muster.core.prospect import leaving_positions, prospect
+from muster.core.prospect import Prospect, leaving_positions, prospect
 from muster.core.sizes import size_of
 from muster.core.state import Ask, Hold
 from muster.core.victim_table import spare_of
@@ -48,7 +48,8 @@ def preemption_planned(draft: Draft, fact: commands.PreemptionPlanned) -> None:
         return
     for taking in takings:
         _take(draft, taking, fact.job)
-    draft.make_hold(Hold(fact.job, fact.placement, fact.victims, draft.now_ms + HOLD_TTL_MS, fact.shrinks))
+    expires_ms = first_end_ms(draft.now_ms, [taking.victim for taking in takings])
+    draft.make_hold(Hold(fact.job, fact.placement, fact.victims, expires_ms, fact.shrinks, draft.now_ms))
 
 
 def _answer(draft: Draft, fact: commands.PreemptionPlanned, ask: Ask, reason: str, again_at_ms: int) -> None:
@@ -113,16 +114,7 @@ def _why_not(draft: Draft, fact: commands.PreemptionPlanned, takings: list[Takin
         return "the queue does not preempt now"
     if any(not 0 <= group.group < len(job.gang.tasks) for group in fact.placement):
         return "the placement is not the job's gang"
-    holds = {holder: hold for holder, hold in draft.holds.items() if holder != fact.job}
-    ahead = prospect(
-        draft.fresh_overlay,
-        draft.usage,
-        draft.usages.member,
-        claims=draft.usages.claims.copy(),
-        leaving=_leaving(draft),
-        holds=holds,
-        find=draft.job,
-    )
+    ahead = prospect_of(draft, {holder: hold for holder, hold in draft.holds.items() if holder != fact.job})
     state = draft.state
     usage = _Usage(draft, fact.job)
     outlook = Outlook(draft.tree, draft.entitled, state.nodes.capacity(), usage.of_leaf, draft.now_ms)
@@ -131,6 +123,19 @@ def _why_not(draft: Draft, fact: commands.PreemptionPlanned, takings: list[Takin
         return reason
     replicas = sum(count for group in fact.placement for _, count in group.runs)
     return why_not(outlook, job, takings, job.gang.of_groups(fact.placement), replicas)
+
+
+def prospect_of(draft: Draft, holds: dict[str, Hold]) -> Prospect:
+    """What the transaction in the making leaves, with these holds."""
+    return prospect(
+        draft.fresh_overlay,
+        draft.usage,
+        draft.usages.member,
+        claims=draft.usages.claims.copy(),
+        leaving=_leaving(draft),
+        holds=holds,
+        find=draft.job,
+    )
 
 
 def _leaving(draft: Draft) -> list[Job]:

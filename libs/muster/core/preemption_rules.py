@@ -4,9 +4,10 @@ An `Outlook` is what the rules look at: committed usage by leaf queue and priori
 makes one from a follower's state, the leader from the transaction in the making, and both put the same questions to it;
 so a plan that the leader drops was overtaken by something, never misunderstood.
 
-Inside one queue it is a matter of priority (P2b); from other queues only what they use above their entitlement is
-taken, for a job whose own queue is below its entitlement (P2a). Which queue a job may reclaim from is decided at the
-leaves, where entitlements are met; guarantees are looked at on every queue below the nearest common ancestor.
+Inside one queue it is a matter of priority (P2b), and between equals of age, unless the queue is fair between those
+whose jobs they are; from other queues only what they use above their entitlement is taken, for a job whose own queue is
+below its entitlement (P2a). Which queue a job may reclaim from is decided at the leaves, where entitlements are met;
+guarantees are looked at on every queue below the nearest common ancestor.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import NamedTuple
 
 from muster.core.jobs import Job
 from muster.core.limits import PREEMPTIONS_MAX
+from muster.core.members import fair_member
 from muster.core.model import Amounts
 from muster.core.potential import ByPriority, Entitled, Step, capacity_of, entitled, summed, weigh
 from muster.core.queues import Queue, QueueTree, Usage
@@ -92,8 +94,15 @@ def ground(job: Job, queue: Queue, victim: Job) -> Ground:
         return Ground.NONE
     if victim.queue != job.queue:
         return Ground.RECLAIM if lower or policy == "ANY" else Ground.NONE
-    newer = victim.spec.priority == job.spec.priority and is_newer(victim, job)
-    return Ground.PRIORITY if not queue.fifo and (lower or (newer and policy == "ANY")) else Ground.NONE
+    equal = policy == "ANY" and victim.spec.priority == job.spec.priority and are_of_one_member(job, victim, queue)
+    newer = equal and is_newer(victim, job)
+    return Ground.PRIORITY if not queue.fifo and (lower or newer) else Ground.NONE
+
+
+def are_of_one_member(job: Job, other: Job, queue: Queue) -> bool:
+    """Whether age decides between two jobs of the queue. Between its members a fair queue decides by their shares, and
+    the older job of one must not undo them at the cost of another (rule F5)."""
+    return fair_member(queue.spec, job.spec) == fair_member(queue.spec, other.spec)
 
 
 def is_newer(job: Job, other: Job) -> bool:

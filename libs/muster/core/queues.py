@@ -21,10 +21,10 @@ Usage = dict[str, int]
 
 
 class Newest(NamedTuple):
-    """By priority, the newest of the jobs that run in a queue, as of so many starts."""
+    """By priority and member (of a fair queue), the newest of the jobs that run there, as of so many starts."""
 
     starts: int
-    jobs: dict[int, tuple[int, str]]  # (submit time, id)
+    jobs: dict[tuple[int, str], tuple[int, str]]  # (submit time, id)
 
 
 class Queue:
@@ -260,6 +260,8 @@ class QueueTree:
         self._claim(old, -1)
         old.spec = spec
         old.fifo = spec.ordering == "FIFO"
+        if (before.ordering, before.fair_by) != (spec.ordering, spec.fair_by):
+            old.newest = None
         moved = (before.parent, before.name) != (spec.parent, spec.name)
         totals = [(of, dict(of(old))) for of in (_usage, _leaving, _held)] if moved else []
         if moved:

@@ -17,6 +17,7 @@ from typing import Final
 from muster.core.draft import Draft
 from muster.core.jobs import Job
 from muster.core.limits import PREEMPTIONS_REQUESTED_MAX
+from muster.core.members import fair_member
 from muster.core.model import JobState
 from muster.core.queues import Newest, Queue
 from muster.core.room import Room
@@ -98,7 +99,7 @@ def may_displace(job: Job, queue: Queue, jobs: Mapping[str, Job]) -> bool:
         return True
     if not queue.preempts or queue.spec.preemption != "ANY" or job.spec.priority not in queue.placed:
         return False
-    newest = newest_of(queue, jobs).get(job.spec.priority)
+    newest = newest_of(queue, (job.spec.priority, fair_member(queue.spec, job.spec)), jobs)
     return newest is not None and newest > (job.submit_ms, job.spec.id)
 
 
@@ -107,19 +108,19 @@ def may_displace_lower(job: Job, queue: Queue) -> bool:
     return queue.preempts and bool(queue.placed) and min(queue.placed) < job.spec.priority
 
 
-def newest_of(queue: Queue, jobs: Mapping[str, Job]) -> Mapping[int, tuple[int, str]]:
-    """By priority, the newest job that runs in the queue. Costs what started since it was asked last, and all of them
-    only when the newest itself has left."""
+def newest_of(queue: Queue, equals: tuple[int, str], jobs: Mapping[str, Job]) -> tuple[int, str] | None:
+    """(Submit time, id) of the newest job of this priority and member that runs in the queue. Costs what started since
+    it was asked last, and all of them only when the newest itself has left."""
     known = queue.newest
-    if known is None or any(job not in queue.running for _, job in known.jobs.values()):
+    if known is None or (equals in known.jobs and known.jobs[equals][1] not in queue.running):
         known = Newest(queue.starts - len(queue.running), {})
     since = queue.starts - known.starts
     if since:
         newest = dict(known.jobs)
         for job_id in islice(reversed(queue.running), since):
             job = jobs[job_id]
-            age = (job.submit_ms, job_id)
-            if age > newest.get(job.spec.priority, (-1, "")):
-                newest[job.spec.priority] = age
+            age, of = (job.submit_ms, job_id), (job.spec.priority, fair_member(queue.spec, job.spec))
+            if age > newest.get(of, (-1, "")):
+                newest[of] = age
         queue.newest = known = Newest(queue.starts, newest)
-    return known.jobs
+    return known.jobs.get(equals)

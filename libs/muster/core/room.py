@@ -74,12 +74,20 @@ class Room:
         own = self.entitled_of(queue)
         if not own:
             return False
-        used = self._draft.usages.committed(queue)
+        used = self._without_own_hold(job, self._draft.usages.committed(queue))
         minimum = job.asks.minimum
         for resource, _ in minimum:
             if used.get(resource, 0) < own.get(resource, 0) and (resource != PODS or len(minimum) == 1):
                 return True
         return False
+
+    def _without_own_hold(self, job: Job, used: Usage) -> Usage:
+        """Who waits for what is held for it is no borrower because of that very hold."""
+        hold = self._draft.holds.get(job.spec.id)
+        if hold is None or job.charged:
+            return used
+        held = job.gang.of_groups(hold.placement)
+        return {**used, **{resource: used.get(resource, 0) - amount for resource, amount in held}}
 
     def entitled_count(self, job: Job) -> int:
         """How many such jobs in a row are entitled."""
@@ -111,7 +119,8 @@ class Room:
         """What the job's namespace or user would exceed on the path (rule Q1)."""
         for above in self._draft.tree.by_id[job.queue].tracked:
             for key, allowance in allowances(above.spec, job.spec):
-                over = exceeded(key, allowance, self._draft.usages.member(above, key), need, starts=starts)
+                member = self._kepts.member(above, key, self._draft.usages.member(above, key))
+                over = exceeded(key, allowance, member, need, starts=starts)
                 if over is not None:
                     yield above, over
 

@@ -39,6 +39,8 @@ def size_of(transition: tr.Transition) -> int:
         texts = [transition.subject, transition.request_id, transition.field, transition.message]
         texts += [transition.namespace, transition.name, transition.queue]
         return _TEXT_BYTES + sum(len(text.encode()) for text in texts)
+    if isinstance(transition, tr.HoldReleased):
+        return _TEXT_BYTES + len(transition.reason.encode())
     if isinstance(transition, tr.JobQueued):
         return spec_bytes(transition.spec) + QUEUED_BYTES
     if isinstance(transition, (tr.JobPlaced, tr.JobGrown)):

@@ -49,6 +49,7 @@ class Hold(Struct, array_like=True, frozen=True):
     victims: tuple[tuple[str, int], ...]  # (job, epoch)
     expires_ms: int
     shrinks: Shrinks = ()  # elastic replicas that leave (rule P2c)
+    made_ms: int = 0
 
 
 class Ask(Struct, array_like=True, frozen=True, gc=False):

@@ -283,6 +283,13 @@ class HoldReleased(Transition, tag="HoldReleased", frozen=True):
     reason: str
 
 
+class HoldExtended(Transition, tag="HoldExtended", frozen=True):
+    """The hold waits longer, because pods of its victims are still there (rule P5)."""
+
+    job: str
+    expires_ms: int
+
+
 class PreemptionAnswered(Transition, tag="PreemptionAnswered", frozen=True):
     """A request was answered without effect (no plan, or the plan no longer holds, P6)."""
 
@@ -327,6 +334,7 @@ AnyTransition = (
     | JobGrown
     | JobShrunk
     | CheckpointReported
+    | HoldExtended
 )
 
 

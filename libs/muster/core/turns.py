@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from muster.core.history import FRACTION_BITS
 from muster.core.jobs import Job
-from muster.core.members import NAMESPACE, USER, Key
+from muster.core.members import NAMESPACE, USER, Key, fair_member
 from muster.core.order import OrderKey, PendingClass
 from muster.core.queues import Queue, QueueTree, Usage
 from muster.core.resources import PODS
@@ -172,7 +172,7 @@ class Turns:
         if queue.spec.ordering != "FAIR":
             return turn
         kind = USER if queue.spec.fair_by == USER else NAMESPACE
-        name = job.spec.submitter if kind == USER else job.spec.namespace
+        name = fair_member(queue.spec, job.spec)
         found = self._turns.get((queue.id, f"/{name}"))
         if found is None:
             key = (queue.id, f"/{name}")

@@ -110,11 +110,10 @@ class Search:
         takings = [Taking(jobs[j], tuple(sorted(p)), j in tally.whole) for j, p in tally.taken.items()]
         return sorted(takings, key=self._dearness)
 
-    def _dearness(self, taking: Taking) -> tuple[int, int, int, str]:
+    def _dearness(self, taking: Taking) -> int:
         """Ascending: who leaves first (rule P3)."""
-        ranking, job = self._ranking, taking.victim
-        line, part = ranking.table.line(job.spec.id), CORE if taking.whole else ELASTIC
-        return int(ranking.grade[line, part]), int(ranking.lost[line, part]), -job.submit_ms, job.spec.id
+        ranking = self._ranking
+        return int(ranking.ranks()[ranking.table.line(taking.victim.spec.id), CORE if taking.whole else ELASTIC])
 
     # --- limits -----------------------------------------------------------------------------------------------------
 

@@ -32,8 +32,8 @@ INSERTS_MAX: Final = 4096  # more new lines than this are sorted with the rest
 SIGN_OFFSET: Final = 1 << 40  # makes every part of a key positive: priorities and times are smaller
 ELASTIC: Final = 0
 CORE: Final = 1
-FACTS: Final = 11  # columns of the job lines: WORK when it began that would be lost, up to SAVED it is safe, EVERY ms
-LEAF, PRIORITY, SUBMIT, SINCE, IDENT, FIXED, TIRED, ALIVE, WORK, SAVED, EVERY = range(FACTS)
+FACTS: Final = 13  # columns of the job lines: WORK when it began that would be lost, up to SAVED it is safe, EVERY ms
+LEAF, PRIORITY, SUBMIT, SINCE, IDENT, FIXED, TIRED, ALIVE, WORK, SAVED, EVERY, NAMESPACE, SUBMITTER = range(FACTS)
 
 
 class VictimTable:
@@ -52,6 +52,7 @@ class VictimTable:
         self._use_of: dict[GangShape, int] = {}  # the gang's row in it
         self._line_of: dict[str, int] = {}
         self._leaf_of: dict[str, int] = {}
+        self._name_of: dict[str, int] = {}  # of namespaces and submitters
         self._columns = 0
         self._order = _Order()
         self._to_read: list[str] = []  # jobs not read yet since the start
@@ -86,6 +87,10 @@ class VictimTable:
     def line(self, job: str) -> int | None:
         return self._line_of.get(job)
 
+    def name_of(self, name: str) -> int:
+        """The number that a namespace or submitter has in the lines; one of nobody's if nobody there has it."""
+        return self._name_of.get(name, -1)
+
     def order(self) -> Int64Array:
         """The living lines by leaf, then as P3 orders the jobs of a queue: priority, age, id. Not to be changed."""
         return self._order.synced(self.facts[: len(self.jobs)])
@@ -113,7 +118,8 @@ class VictimTable:
             fixed, tired = int(not job.spec.preemptible), int(job.preemptions >= PREEMPTIONS_MAX)
             work = (work_since_ms(job, positions), job.saved_ms, job.spec.checkpoint_ms)
             place = (leaf, job.spec.priority, job.submit_ms, since_ms(job), ident(job.spec.id))
-            facts.append((*place, fixed, tired, 1, *work))
+            names = (self._number(job.spec.namespace), self._number(job.spec.submitter))
+            facts.append((*place, fixed, tired, 1, *work, *names))
             if job.gang.pods == 1:
                 plain.append((line, job.placement[0].runs[0][0], self._use(table, job.gang)))
             else:
@@ -128,6 +134,9 @@ class VictimTable:
                 self._add_gang(table, line, job)
             else:
                 self._add_elastic(table, line, job, positions)
+
+    def _number(self, name: str) -> int:
+        return self._name_of.setdefault(name, len(self._name_of))
 
     def _add_plain(self, lines: Sequence[int], nodes: Sequence[int], uses: Sequence[int]) -> None:
         rows = self._uses[list(uses)]

@@ -4,7 +4,9 @@ A job counts twice: its elastic part (what it has beyond its minimum) and its co
 
     borrowed before own, nearest common ancestor first, elastic before core, lower priority, less lost work, newer, id
 
-where everything before lost work is one integer, the `grade`. Lost work is the time that is not safe (`lost_work`)
+The last two are the exact reverse of the order of age that P1 and P2b go by, where of equal submit times the smaller id
+is the older: who has to leave of a batch is its newest job, which may take the place of no other in turn. Everything
+before lost work is one integer, the `grade`. Lost work is the time that is not safe (`lost_work`)
 times the largest share of the cell that the part takes, in integers.
 """
 
@@ -17,9 +19,11 @@ import numpy as np
 
 from muster.core.jobs import Job
 from muster.core.limits import QUEUE_DEPTH_MAX
+from muster.core.members import USER, fair_member
 from muster.core.node_arrays import BoolArray, Int64Array
 from muster.core.potential import summed
 from muster.core.preemption_rules import Outlook, asked_for, min_runtime_ms
+from muster.core.queues import Queue
 from muster.core.resources import PODS
 from muster.core.state import CellState
 from muster.core.victim_table import (
@@ -29,9 +33,11 @@ from muster.core.victim_table import (
     FIXED,
     IDENT,
     LEAF,
+    NAMESPACE,
     PRIORITY,
     SINCE,
     SUBMIT,
+    SUBMITTER,
     TIRED,
     any_of,
     ident,
@@ -67,7 +73,7 @@ class Ranking:
         if self._ranks is None:
             lines, parts = np.nonzero(self.allowed)
             facts = self.table.facts
-            keys = (facts[lines, IDENT], -facts[lines, SUBMIT], self.lost[lines, parts], self.grade[lines, parts])
+            keys = (-facts[lines, IDENT], -facts[lines, SUBMIT], self.lost[lines, parts], self.grade[lines, parts])
             order = np.lexsort(keys)
             ranks = np.zeros(self.allowed.shape, np.int64)
             ranks[lines[order], parts[order]] = np.arange(len(order))
@@ -111,12 +117,20 @@ class Ranking:
             newer = (facts[:, SUBMIT] > job.submit_ms) | (
                 (facts[:, SUBMIT] == job.submit_ms) & (facts[:, IDENT] > ident(job.spec.id))
             )
-            may |= own & newer & (facts[:, PRIORITY] == job.spec.priority)
+            may |= own & newer & (facts[:, PRIORITY] == job.spec.priority) & self._of_one_member(facts, queue)
         if outlook.below(job):
             may |= ~own & self._over(facts) & (lower | everyone)
         may[self._taken] = False
         living: BoolArray = facts[:, ALIVE] == 1
         return may & living
+
+    def _of_one_member(self, facts: Int64Array, queue: Queue) -> BoolArray:
+        """`preemption_rules.are_of_one_member`."""
+        if queue.spec.ordering != "FAIR":
+            return np.ones(len(facts), np.bool_)
+        column = SUBMITTER if queue.spec.fair_by == USER else NAMESPACE
+        same: BoolArray = facts[:, column] == self.table.name_of(fair_member(queue.spec, self._job.spec))
+        return same
 
     def _over(self, facts: Int64Array) -> BoolArray:
         """Whether its queue is above E in a resource that it and the job use (rule P2a)."""

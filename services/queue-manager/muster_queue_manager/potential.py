@@ -2,9 +2,9 @@
 
 `muster_potential_entitled_use_ratio{resource, min_priority}` is the part of the cell that jobs of at least this
 priority use within the entitlements of their leaf queues: EU_p by resource, for the highest `PRIORITIES_MAX` priorities
-that use anything and, with an empty `min_priority`, for all jobs. A plan with a victim in another queue must raise the last; a
-preemption inside a queue raises those of its priorities. `muster_potential_placed_replicas` is what is left of PSI.
-`muster_preemption_holds` and `muster_jobs_leaving` show plans that are being carried out.
+that use anything and, with an empty `min_priority`, for all jobs. A plan with a victim in another queue must raise the
+last; a preemption inside a queue raises those of its priorities. `muster_potential_placed_replicas` is what is left of
+PSI. `muster_preemption_holds` and `muster_jobs_leaving` show plans that are being carried out.
 """
 
 from __future__ import annotations

@@ -152,7 +152,9 @@ def test_the_quota_of_a_hold_is_kept_too(world):
 def test_a_hold_expires(full):
     full.submit("high", cpu=2000, priority=5)
     answer(full, "high")
-    full.nodes(2)
+    full.cell.send(c.NodesReported("sim-a", tuple(full.node(f"node-{n}", cpu=3000) for n in range(2))))
+    full.pods("low-3", 5)
+    assert full.state.holds
     done = full.cell.wait(HOLD_TTL_MS)
     assert "HoldReleased" in kinds(done)
     assert not full.state.holds

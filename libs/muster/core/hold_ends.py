@@ -1,0 +1,70 @@
+"""When what is held for a preemptor is held no longer (rule P5), besides when it is placed or ends.
+
+    end_or_extend    its time is over (`graces`): it waits on while pods of its victims are there, up to a limit
+    release_closed   the preemptor's queue was stopped or a limit came in its way: it may not start, so it holds nothing
+
+A hold that has ended leaves an answered request behind: its job may ask for another plan when it may start again.
+"""
+
+from __future__ import annotations
+
+from muster.core.draft import Draft
+from muster.core.graces import first_end_ms
+from muster.core.holds import freed_for, still_there
+from muster.core.jobs import Job
+from muster.core.limits import HOLD_LATE_MAX_MS, HOLD_TTL_MS
+from muster.core.members import allowances, exceeded
+from muster.core.plans import prospect_of
+from muster.core.prospect import Prospect
+from muster.core.queues import over_limit
+from muster.core.state import Hold
+
+
+def end_or_extend(draft: Draft, job_id: str) -> None:
+    """The time of the hold is over."""
+    hold = draft.holds[job_id]
+    late = [victim for victim, live in still_there(hold, draft.job, freed_for(draft.holds)) if live]
+    last_ms = first_end_ms(hold.made_ms or hold.expires_ms, late) + HOLD_LATE_MAX_MS
+    if late and draft.now_ms < last_ms:
+        draft.extend_hold(job_id, min(draft.now_ms + HOLD_TTL_MS, last_ms))
+    elif late:
+        draft.release_hold(job_id, "the victims were not gone in time")
+    else:
+        draft.release_hold(job_id, "the victims are gone and the job does not fit all the same")
+
+
+def release_closed(draft: Draft) -> None:
+    """The tree of queues has changed in this transaction: who may not start any more gives back what is held for
+    it, the least important first, until those who are left may start together (rules Q1, F6)."""
+    if draft.tree is draft.state.queues or not draft.holds:
+        return
+    ahead = prospect_of(draft, {})
+    for hold, job in _by_importance(draft):
+        draft.spend(1)
+        reason = _why_closed(draft, ahead, hold, job)
+        if reason is None:
+            ahead.holds(job, hold.placement)
+        else:
+            draft.release_hold(job.spec.id, reason)
+
+
+def _by_importance(draft: Draft) -> list[tuple[Hold, Job]]:
+    found = [(hold, job) for hold in draft.holds.values() if (job := draft.job(hold.job)) is not None]
+    return sorted(found, key=lambda of: (-of[1].spec.priority, of[1].submit_ms, of[1].spec.id))
+
+
+def _why_closed(draft: Draft, ahead: Prospect, hold: Hold, job: Job) -> str | None:
+    queue = draft.tree.by_id[job.queue]
+    if not queue.starts_jobs:
+        return f"the job may not start now: {queue.states()}"
+    need = dict(job.gang.of_groups(hold.placement))
+    over = over_limit(queue, need, ahead.usage, {})
+    if over is not None:
+        return f"the job may not start now: queue {over.queue.path} would exceed its limit"
+    for above in queue.tracked:
+        for key, allowance in allowances(above.spec, job.spec):
+            if exceeded(key, allowance, ahead.member(above, key), need, starts=not job.charged):
+                return (
+                    f"the job may not start now: {key[0].lower()} {key[1]} would exceed its allowance in {above.path}"
+                )
+    return None
