@@ -71,7 +71,7 @@ def believed(state: Any) -> Believed:
         if hold is not None:
             count = sum(pods for group in hold.placement for _, pods in group.runs)
             found.moves(job, amounts_of(job, range(count)), 1)
-        elif str(job.state) in ("Placed", "Starting", "Running"):
+        if str(job.state) in ("Placed", "Starting", "Running"):
             stays = [p for p, phase in enumerate(job.phases) if phase not in OVER and p not in job.leaving]
             found.moves(job, amounts_of(job, stays), 1)
     return found

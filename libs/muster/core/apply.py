@@ -17,7 +17,7 @@ from muster.core import apply_nodes, apply_preemption, apply_queues
 from muster.core import transitions as tr
 from muster.core.due import drop_spent_timers, wake
 from muster.core.errors import InvariantBroken
-from muster.core.jobs import OVER, RUNNING_STATES, Job, advance, is_over, may_grow
+from muster.core.jobs import OVER, RUNNING_STATES, Job, advance, is_over
 from muster.core.limits import REFUSALS_REMEMBERED_MAX, START_TIMEOUT_MS
 from muster.core.model import Amounts, GroupPlacement, JobState
 from muster.core.potential import staying
@@ -158,7 +158,7 @@ def _enter_nodes(state: CellState, job_id: str, placement: tuple[GroupPlacement,
 def _grows(state: CellState, job: Job) -> None:
     """The job has changed: if it is elastic, whether it could grow."""
     if job.gang.minimum_tasks is not None:
-        state.pending.may_grow(job.spec.id, may_grow(job, state.now_ms))
+        apply_preemption.grows(state, job)
 
 
 def _job_grown(state: CellState, t: tr.JobGrown) -> None:
@@ -174,6 +174,8 @@ def _job_grown(state: CellState, t: tr.JobGrown) -> None:
             if node not in there:  # the last position there is used again elsewhere
                 _leave_node(state, t.job, node)
     state.changes += 1  # these replicas may be taken away again (rule P2c)
+    if apply_preemption.unhold(state, job):
+        state.pending.loosen_behind()  # as for JobPlaced
     state.timers.add(state.now_ms + START_TIMEOUT_MS, Due.GROWN, t.job, t.epoch)
     _grows(state, job)
 
@@ -189,6 +191,7 @@ def _job_shrunk(state: CellState, t: tr.JobShrunk) -> None:
     _less_committed(state, job.queue)
     _uncommit(state, job, leaving)
     state.changes += 1
+    apply_preemption.give_back(state, job)
     if t.not_before_ms > state.now_ms:
         state.timers.add(t.not_before_ms, Due.GROW_AGAIN, t.job, t.epoch)
     _grows(state, job)

@@ -20,9 +20,9 @@ from muster.core.draft_nodes import DraftNodes
 from muster.core.draft_usage import DraftUsage
 from muster.core.errors import Rejected
 from muster.core.gangs import Gang, GangShape, shape_key
-from muster.core.jobs import OVER, Job, advance, is_over
+from muster.core.jobs import OVER, Job, advance, is_over, may_grow
 from muster.core.limits import MESSAGE_CHARS_MAX, SUBJECT_CHARS_MAX, TRANSACTION_BYTES_MAX
-from muster.core.model import Amounts, GroupPlacement, InboxPosition, JobSpec, PodChange, TaskGroup
+from muster.core.model import Amounts, GroupPlacement, InboxPosition, JobSpec, JobState, PodChange, TaskGroup
 from muster.core.order import ClassKey, OrderKey, PendingIndex, class_key, order_key
 from muster.core.overlay import Overlay
 from muster.core.potential import staying
@@ -134,6 +134,7 @@ class Draft:
             if job.queue in pending.protected or self.tree.lending:
                 self.reopened[job.queue] = None  # as `apply` does: less of its E is used up
         advance(job, transition, self.now_ms)
+        self._gives_back(job, shrunk=isinstance(transition, tr.JobShrunk))
         if tracked:
             self._counts_as(job, 1)
         self.transitions.append(transition)
@@ -148,6 +149,7 @@ class Draft:
         gone = over if job.victim else [position for position in over if position in leaving] if leaving else []
         transition = tr.PodsChanged(job.spec.id, job.epoch, changes)
         advance(job, transition, self.now_ms)
+        self._gives_back(job)
         self.transitions.append(transition)
         self.bytes += pods_changed_bytes(changes)
         if over:
@@ -322,6 +324,16 @@ class Draft:
         """What was kept for the job is free for all."""
         self.emit(tr.HoldReleased(job_id, reason))
         self.drop_hold(job_id)
+
+    def _gives_back(self, job: Job, *, shrunk: bool = False) -> None:
+        """What a placed job holds for further replicas is free when it wants them no more, as `apply` has it."""
+        if job.spec.id in self.holds and job.state is not JobState.QUEUED:
+            if shrunk or not may_grow(job, self.now_ms):
+                self.drop_hold(job.spec.id)
+
+    def use_hold(self, job_id: str) -> None:
+        """A placed job got the replicas it held room for; the hold was lifted before."""
+        self.holds = {job: hold for job, hold in self.holds.items() if job != job_id}
 
     def drop_hold(self, job_id: str) -> None:
         if job_id in self.holds:

@@ -306,11 +306,21 @@ def _check_gangs(state: CellState) -> None:
 
 
 def _check_holds(state: CellState) -> None:
-    """P5: only a queued job holds or asks."""
+    """P5: only a queued job holds or asks, or a placed one that could grow, and that within what it may have."""
     for job_id in (*state.holds, *state.asks):
         job = state.jobs.get(job_id)
-        if job is None or job.state is not JobState.QUEUED:
-            _fail(f"P5: {job_id} holds or asks although it is not queued")
+        if job is None or (job.state is not JobState.QUEUED and job_id not in state.pending.growing):
+            _fail(f"P5: {job_id} holds or asks although it neither is queued nor could grow")
+    for job_id, hold in state.holds.items():
+        job = state.jobs[job_id]
+        if job.state is JobState.QUEUED:
+            continue
+        more = {group.group: sum(count for _, count in group.runs) for group in hold.placement}
+        live = sum(phase not in OVER for phase in job.phases)
+        if len(more) != 1 or any(not 0 < count <= job.vacant_in(group) for group, count in more.items()):
+            _fail(f"P5: job {job_id} holds room for {more} more replicas")
+        if job.spec.max_parallel and live + sum(more.values()) > job.spec.max_parallel:
+            _fail(f"P5: job {job_id} holds room for {more} beyond what may run at once")
 
 
 def _check_accounts(state: CellState) -> None:

@@ -92,6 +92,8 @@ def ground(job: Job, queue: Queue, victim: Job) -> Ground:
         return Ground.NONE
     if victim.queue != job.queue:
         return Ground.RECLAIM if lower or policy == "ANY" else Ground.NONE
+    if job.charged:
+        return Ground.NONE  # inside its queue nobody leaves for an elastic part (`further`)
     newer = victim.spec.priority == job.spec.priority and is_newer(victim, job)
     return Ground.PRIORITY if not queue.fifo and (lower or (newer and policy == "ANY")) else Ground.NONE
 
