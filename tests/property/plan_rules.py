@@ -91,6 +91,8 @@ def check_rules(now: Believed, job: Job, takings: Sequence[Taking]) -> None:
     assert takings
     assert policy != "NEVER"
     others = [taking for taking in takings if taking.victim.queue != job.queue]
+    if str(job.state) != "Queued":
+        assert len(others) == len(takings), "P2: nobody of its own queue leaves for an elastic part"
     for taking in takings:
         victim = taking.victim
         lower = victim.spec.priority < job.spec.priority
@@ -110,6 +112,14 @@ def check_rules(now: Believed, job: Job, takings: Sequence[Taking]) -> None:
         share, used = now.entitled(job.queue)[0], now.usage[job.queue]
         assert any(used.get(r, 0) < share.get(r, 0) for r in asked), "P2a: its own queue is not below E"
     _check_givers(now, job, others, asked)
+
+
+def check_growth(now: Believed, job: Job, count: int) -> None:
+    """Rule P2a for so many further replicas of a placed job: its queue is below E before each of them."""
+    share, used = now.entitled(job.queue)[0], now.usage[job.queue]
+    before = amounts_of(job, range(count - 1))
+    asked = [resource for resource, amount in job.spec.tasks[0].requests if amount]
+    assert any(used.get(r, 0) + before.get(r, 0) < share.get(r, 0) for r in asked), "P2a: growth beyond E"
 
 
 def _min_runtime_ms(now: Believed, victim: Job) -> int:
