@@ -323,6 +323,7 @@ class Draft:
     def release_hold(self, job_id: str, reason: str) -> None:
         """What was kept for the job is free for all."""
         self.emit(tr.HoldReleased(job_id, reason))
+        self.answered_now[job_id] = None  # the plan came to nothing: the next one is asked for later
         self.drop_hold(job_id)
 
     def _gives_back(self, job: Job, *, shrunk: bool = False) -> None:
@@ -332,8 +333,9 @@ class Draft:
                 self.drop_hold(job.spec.id)
 
     def use_hold(self, job_id: str) -> None:
-        """A placed job got the replicas it held room for; the hold was lifted before."""
-        self.holds = {job: hold for job, hold in self.holds.items() if job != job_id}
+        """The job has got what it held room for; the hold was lifted before."""
+        if job_id in self.holds:
+            self.holds = {job: hold for job, hold in self.holds.items() if job != job_id}
 
     def drop_hold(self, job_id: str) -> None:
         if job_id in self.holds:

@@ -16,6 +16,7 @@ from msgspec import Struct
 from muster.core import layout, resources
 from muster.core.draft import Draft
 from muster.core.errors import Code, Rejected
+from muster.core.explain_growth import further
 from muster.core.jobs import RUNNING_STATES, Job
 from muster.core.lost_work import unsaved_ms, work_since_ms
 from muster.core.model import Amounts, JobState, PodPhase, Reason
@@ -118,7 +119,8 @@ def explain_job(state: CellState, job: Job, now_ms: int = 0) -> Explanation:
     now_ms = max(now_ms, state.now_ms)
     if job.state is JobState.QUEUED:
         return _queued(state, job, now_ms)
-    return _explanation(state, job, summary=_story(job, now_ms))
+    growth = further(state, job, now_ms)
+    return _explanation(state, job, summary=_story(job, now_ms) + growth.story, preemption=growth.preemption)
 
 
 def _explanation(

@@ -143,7 +143,6 @@ class Growth:
                 self.blocked.append(job_id)
                 continue
             room.drop(job)
-            draft.use_hold(job_id)
             draft.charge(job, job.gang.of_groups(placed))
             draft.bytes += GROWN_BYTES + count * REPLICA_BYTES
             self._added[job_id] = {held.group: list(_replicas(placed[held.group]))}

@@ -88,7 +88,7 @@ class Requests:
     def _worthwhile(self, job: Job) -> bool:
         """Whether the answer may be another one now."""
         draft = self._draft
-        if job.spec.id in draft.holds or job.spec.id in draft.asked_now:
+        if job.spec.id in draft.holds or job.spec.id in draft.asked_now or job.spec.id in draft.answered_now:
             return False
         ask = draft.state.asks.get(job.spec.id)
         if ask is None:
