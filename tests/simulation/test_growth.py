@@ -93,7 +93,7 @@ async def test_indices_that_end_give_way_to_the_next_ones_and_to_nobody_else(cel
 
 @told()
 async def test_what_a_running_job_waits_for_is_said(cell: Scenario) -> None:
-    """Half of the borrowers may not be preempted yet; the job says so, and grows by the rest when their time is over."""
+    """Half of the borrowers may not be preempted yet; the job says so, and gets the rest when their time is over."""
     cell.nodes(4, cpu=2000)
     await cell.queue("lender", preemption="ANY", guaranteed=amounts(cpu=8000))
     await cell.queue("borrower", weight=0)

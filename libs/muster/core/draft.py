@@ -328,9 +328,10 @@ class Draft:
 
     def _gives_back(self, job: Job, *, shrunk: bool = False) -> None:
         """What a placed job holds for further replicas is free when it wants them no more, as `apply` has it."""
-        if job.spec.id in self.holds and job.state is not JobState.QUEUED:
-            if shrunk or not may_grow(job, self.now_ms):
-                self.drop_hold(job.spec.id)
+        if job.spec.id not in self.holds or job.state is JobState.QUEUED:
+            return
+        if shrunk or not may_grow(job, self.now_ms):
+            self.drop_hold(job.spec.id)
 
     def use_hold(self, job_id: str) -> None:
         """The job has got what it held room for; the hold was lifted before."""

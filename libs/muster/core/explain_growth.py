@@ -1,7 +1,7 @@
 """Why a placed job does not have the further replicas it asked for (rules G1, F6, P2a), as a part of `explain`.
 
-The questions are those of the cycle, in its order: does it grow now at all, what limits its queue, is there room, is the
-queue below its entitlement, and what became of the plan that was asked for then.
+The questions are those of the cycle, in its order: does it grow now at all, what limits its queue, is there room, is
+the queue below its entitlement, and what became of the plan that was asked for then.
 """
 
 from __future__ import annotations

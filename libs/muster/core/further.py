@@ -6,8 +6,8 @@
     of_placement(...)              the same for what a plan would place, or why there is no such thing (rule P6)
 
 Planner and leader put the stand-in through the same search and the same rules as a queued job. What tells it from one
-is that it is charged: it takes from other queues only (`ground`), and as a running job it counts already. A plan goes as
-far as E without crossing it; the replica that would cross E is a plan of its own, so rule P1 weighs it by itself.
+is that it is charged: it takes from other queues only (`ground`), and as a running job it counts already. A plan goes
+as far as E without crossing it; the replica that would cross E is a plan of its own, so rule P1 weighs it by itself.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ begin to end is ending; an array job until every index is done, `max_parallel` a
 of the gang; nodes that the job avoids come last. An array job of which nothing is left on the nodes, and that does not
 grow, goes back to the queue (`requeue_idle`).
 
-What keeps a job from growing within E may be what others borrow: it is `short` then, and a preemption plan is asked for.
-What the victims free is held for it; it gets all of that at once, as soon as it is there, and grows by nothing else
-before (rule P5).
+What keeps a job from growing within E may be what others borrow: it is `short` then, and a preemption plan is asked
+for. What the victims free is held for it; it gets all of that at once, as soon as it is there, and grows by nothing
+else before (rule P5).
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 The cycle notes every job that it could not place. Those that may preempt, because their queue is below its entitlement
 or because jobs run in it that have to give way, are asked for, in order, and with each of them the next few of its
 class, so that equal jobs need not queue for their plans one by one: of a queue that is below its entitlement, as many
-as that takes. Of placed jobs those are asked for that are entitled to further replicas and found no room for them,
-after the jobs that wait: growth comes after starts. An ask is repeated only when its time has come and something relevant has changed, or its answer said so,
-and leader and preemptors cannot feed each other.
+as that takes. Placed jobs that are entitled to further replicas and found no room for them are asked for after the jobs
+that wait, as growth comes after starts. An ask is repeated only when its time has come and something relevant has
+changed, or its answer said so, and leader and preemptors cannot feed each other.
 """
 
 from __future__ import annotations
