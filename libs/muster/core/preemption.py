@@ -110,16 +110,16 @@ class Planner:
         if queue.spec.preemption == "NEVER" or not queue.starts_jobs:
             return answer
         answer = Answer(None, "the job's queue is not below its entitlement")
+        again_ms: list[int] = []
         for group in range(len(job.gang.tasks)):
             count = within(self._outlook(), job, group)
             while count:
                 answer = self._search(as_job(state.nodes, job, group, count))
-                if answer.plan is not None or answer.final:
-                    break
-                count //= 2
-            if answer.plan is not None:
-                return answer
-        return answer
+                if answer.plan is not None:
+                    return answer
+                again_ms += [answer.again_at_ms] if answer.again_at_ms else []
+                count = 0 if answer.final else count // 2
+        return Answer(None, answer.reason, min(again_ms, default=0))
 
     def _outlook(self) -> Outlook:
         state = self._state
