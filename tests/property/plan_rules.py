@@ -114,11 +114,11 @@ def check_rules(now: Believed, job: Job, takings: Sequence[Taking]) -> None:
     _check_givers(now, job, others, asked)
 
 
-def check_growth(now: Believed, job: Job, count: int) -> None:
-    """Rule P2a for so many further replicas of a placed job: its queue is below E before each of them."""
+def check_growth(now: Believed, job: Job, group: int, positions: Sequence[int]) -> None:
+    """Rule P2a for further replicas of a group of a placed job, as many as these: its queue is below E before each."""
     share, used = now.entitled(job.queue)[0], now.usage[job.queue]
-    before = amounts_of(job, range(count - 1))
-    asked = [resource for resource, amount in job.spec.tasks[0].requests if amount]
+    before = amounts_of(job, positions[:-1])
+    asked = [resource for resource, amount in job.spec.tasks[group].requests if amount]
     assert any(used.get(r, 0) + before.get(r, 0) < share.get(r, 0) for r in asked), "P2a: growth beyond E"
 
 

@@ -161,16 +161,17 @@ class Chance(Around):
                 job = state.jobs[fact.job]
                 takings = [Taking(state.jobs[v], tuple(staying(state.jobs[v])), True) for v, _ in fact.victims]
                 takings += [Taking(state.jobs[v], positions, False) for v, _, positions in fact.shrinks]
-                count = sum(pods for g in fact.placement for _, pods in g.runs)
+                positions = range(sum(pods for g in fact.placement for _, pods in g.runs))
                 check_rules(now, job, takings)
                 if job.charged:
                     self.grew += 1
-                    check_growth(now, job, count)
-                    self.needs_all(as_job(state.nodes, job, 0, count), takings, done)
+                    (group,) = fact.placement
+                    check_growth(now, job, group.group, positions)
+                    self.needs_all(as_job(state.nodes, job, group.group, len(positions)), takings, done)
                 else:
                     self.needs_all(job, takings, done)
                 done.append((job, takings, fact))
-                now.moves(job, amounts_of(job, range(count)), 1)
+                now.moves(job, amounts_of(job, positions), 1)
                 for taking in takings:
                     now.moves(taking.victim, amounts_of(taking.victim, taking.positions), -1)
 

@@ -129,8 +129,12 @@ def test_a_job_that_grows_no_more_gives_back_what_it_holds(world, around, how):
 
 def test_a_hold_that_expires_is_given_back_and_the_next_plan_waits(lender, around):
     planned_for(lender)
-    done = lender.cell.wait(HOLD_TTL_MS + 1)
-    assert kinds(done).count("HoldReleased") == 1
+    lender.pods("e", RUNNING, 0, 1)
+    for _ in range(20):
+        done = lender.cell.wait(HOLD_TTL_MS)
+        if "HoldReleased" in kinds(done):
+            break
+    assert not lender.state.holds
     assert "PreemptionRequested" not in kinds(done)
     leaves(lender, *(f"b-{n}" for n in range(2, 8)))
     assert live(lender) == 8  # what is free it gets as anybody would
