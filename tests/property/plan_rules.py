@@ -71,7 +71,7 @@ def believed(state: Any) -> Believed:
         hold = state.holds.get(job.id)
         if hold is not None:
             found.moves(job, amounts_of(job, positions_of(job, hold.placement)), 1)
-        elif str(job.state) in ("Placed", "Starting", "Running"):
+        if str(job.state) in ("Placed", "Starting", "Running"):
             stays = [p for p, phase in enumerate(job.phases) if phase not in OVER and p not in job.leaving]
             found.moves(job, amounts_of(job, stays), 1)
     return found
@@ -105,6 +105,8 @@ def check_rules(now: Believed, job: Job, takings: Sequence[Taking]) -> None:
     assert takings
     assert policy != "NEVER"
     others = [taking for taking in takings if taking.victim.queue != job.queue]
+    if str(job.state) != "Queued":
+        assert len(others) == len(takings), "P2: nobody of its own queue leaves for an elastic part"
     for taking in takings:
         victim = taking.victim
         lower = victim.spec.priority < job.spec.priority
@@ -132,6 +134,14 @@ def _share_of(spec: Any, job: Job) -> str:
     if spec.ordering != "FAIR":
         return ""
     return job.spec.submitter if spec.fair_by == "USER" else job.spec.namespace
+
+
+def check_growth(now: Believed, job: Job, group: int, positions: Sequence[int]) -> None:
+    """Rule P2a for further replicas of a group of a placed job, as many as these: its queue is below E before each."""
+    share, used = now.entitled(job.queue)[0], now.usage[job.queue]
+    before = amounts_of(job, positions[:-1])
+    asked = [resource for resource, amount in job.spec.tasks[group].requests if amount]
+    assert any(used.get(r, 0) + before.get(r, 0) < share.get(r, 0) for r in asked), "P2a: growth beyond E"
 
 
 def _min_runtime_ms(now: Believed, victim: Job) -> int:

@@ -13,7 +13,14 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.property.plan_rules import amounts_of, believed, check_rules, positions_of, smaller_plans
+from tests.property.plan_rules import (
+    amounts_of,
+    believed,
+    check_growth,
+    check_rules,
+    positions_of,
+    smaller_plans,
+)
 from tests.unit.core.conftest import World
 from tests.unit.core.preempting import Around, planned
 
@@ -23,6 +30,7 @@ from muster.core.apply import apply_transaction
 from muster.core.claims import Claims
 from muster.core.demand import demand, startable
 from muster.core.entitlements import entitlements
+from muster.core.further import as_job
 from muster.core.housekeeping import next_wake_ms
 from muster.core.jobs import Job
 from muster.core.model import EVERY_INDEX, Amounts
@@ -41,14 +49,17 @@ LONG_MS = 8 * 3600 * 1000
 
 
 class Chance(Around):
-    """A random cell. Entitlements follow demand as a fair-share service would publish them."""
+    """A random cell. Entitlements follow demand as a fair-share service would publish them. `elastic`: most jobs of it
+    could use many more replicas than they start with, so that they grow at the cost of others."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, elastic: bool = False) -> None:
+        self.elastic = elastic
         self.draw = random.Random(seed)
         self.world = World()
         super().__init__(self.world.cell)
         self.leaves: list[str] = []
         self.number = 0
+        self.grew = 0  # plans for further replicas of placed jobs
         draw = self.draw
         self.world.nodes(draw.randint(1, 4), cpu=draw.choice((4000, 6000, 8000)), gpus=draw.choice((0, 0, 4)))
         for top in range(draw.randint(1, 3)):
@@ -78,8 +89,8 @@ class Chance(Around):
         specs = []
         for _ in range(draw.randint(1, 8)):
             self.number += 1
-            replicas = draw.choice((1, 1, 1, 2, 3, 4))
-            least, array = draw.randint(1, replicas), draw.random() < 0.25
+            replicas = draw.choice((1, 4, 6, 8, 12) if self.elastic else (1, 1, 1, 2, 3, 4))
+            least, array = draw.randint(1, min(replicas, 2) if self.elastic else replicas), draw.random() < 0.25
             gpu = draw.choice((0, 0, 500, 1000, 2000))
             requests = (("cpu", draw.choice((500, 1000, 1000, 2000, 3000, 4000))),)
             if gpu:
@@ -167,10 +178,17 @@ class Chance(Around):
                 job = state.jobs[fact.job]
                 takings = [Taking(state.jobs[v], tuple(staying(state.jobs[v])), True) for v, _ in fact.victims]
                 takings += [Taking(state.jobs[v], positions, False) for v, _, positions in fact.shrinks]
+                positions = positions_of(job, fact.placement)
                 check_rules(now, job, takings)
-                self.needs_all(job, takings, done)
+                if job.charged:
+                    self.grew += 1
+                    (group,) = fact.placement
+                    check_growth(now, job, group.group, positions)
+                    self.needs_all(as_job(state.nodes, job, group.group, len(positions)), takings, done)
+                else:
+                    self.needs_all(job, takings, done)
                 done.append((job, takings, fact))
-                now.moves(job, amounts_of(job, positions_of(job, fact.placement)), 1)
+                now.moves(job, amounts_of(job, positions), 1)
                 for taking in takings:
                     now.moves(taking.victim, amounts_of(taking.victim, taking.positions), -1)
 
@@ -211,7 +229,16 @@ def plus(usage: ByPriority, job: Job, amounts: Amounts, sign: int) -> ByPriority
 @settings(max_examples=INSTANCES, deadline=None)
 @given(st.integers(0, 1 << 48))
 def test_every_plan_raises_the_potential_and_then_there_is_silence(seed: int) -> None:
-    chance = Chance(seed)
+    falls_silent(Chance(seed))
+
+
+@settings(max_examples=INSTANCES, deadline=None)
+@given(st.integers(0, 1 << 48))
+def test_growth_that_takes_from_others_raises_it_too_and_then_there_is_silence(seed: int) -> None:
+    falls_silent(Chance(seed, elastic=True))
+
+
+def falls_silent(chance: Chance) -> None:
     for _ in range(chance.draw.randint(1, 5)):
         chance.submit()
         chance.calm()

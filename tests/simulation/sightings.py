@@ -20,6 +20,7 @@ SHARING = (
     "victim in backoff",
     "victim placed again",
     "growth",
+    "growth takes from others",  # entitled growth is made room for (P2a)
 )
 ONLY_THE_LEADER_SAYS = (
     "a victim is no longer running",
@@ -48,7 +49,8 @@ def _name(state: CellState, t: tr.AnyTransition) -> str:
     if isinstance(t, (tr.JobPreempted, tr.JobShrunk)):
         return _taken(state, t)
     if isinstance(t, tr.HoldMade):
-        return "hold made"
+        grows = t.job in state.holds and state.jobs[t.job].charged
+        return "growth takes from others" if grows else "hold made"
     if isinstance(t, tr.HoldReleased):
         return "hold expired" if "not gone in time" in t.reason else "hold given up"
     if isinstance(t, tr.PreemptionAnswered):

@@ -18,7 +18,7 @@ from muster.core import transitions as tr
 from muster.core.asks import claimants
 from muster.core.due import drop_spent_timers, wake
 from muster.core.errors import InvariantBroken
-from muster.core.jobs import OVER, RUNNING_STATES, Job, advance, is_over, may_grow
+from muster.core.jobs import OVER, RUNNING_STATES, Job, advance, is_over
 from muster.core.limits import REFUSALS_REMEMBERED_MAX, START_TIMEOUT_MS
 from muster.core.model import Amounts, JobState
 from muster.core.order import protected
@@ -154,7 +154,7 @@ def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
 def _grows(state: CellState, job: Job) -> None:
     """The job has changed: if it is elastic, whether it could grow."""
     if job.gang.minimum_tasks is not None:
-        state.pending.may_grow(job.spec.id, may_grow(job, state.now_ms))
+        apply_preemption.grows(state, job)
 
 
 def _job_grown(state: CellState, t: tr.JobGrown) -> None:
@@ -170,6 +170,8 @@ def _job_grown(state: CellState, t: tr.JobGrown) -> None:
             if node not in there:  # the last position there is used again elsewhere
                 apply_nodes.leave_node(state, t.job, node)
     state.changes += 1  # these replicas may be taken away again (rule P2c)
+    if apply_preemption.unhold(state, job):
+        state.pending.loosen_behind()  # as for JobPlaced
     state.timers.add(state.now_ms + START_TIMEOUT_MS, Due.GROWN, t.job, t.epoch)
     _grows(state, job)
 
@@ -184,6 +186,7 @@ def _job_shrunk(state: CellState, t: tr.JobShrunk) -> None:
     _less_committed(state, job, leaving)
     _uncommit(state, job, leaving)
     state.changes += 1
+    apply_preemption.give_back(state, job)
     if t.not_before_ms > state.now_ms:
         state.timers.add(t.not_before_ms, Due.GROW_AGAIN, t.job, t.epoch)
     _grows(state, job)

@@ -3,6 +3,9 @@
 A request is remembered until its job is placed, holds something or ends, so that the next one can be spaced out. An
 answer that asks to be repeated is repeated when its time has come whatever else happened; any other waits until
 something changed as well (`Ask.changes`).
+
+A placed job may ask and hold as well, for further replicas (`further`). It holds them until it has grown, and gives
+them back when it grows no more or loses replicas; it is never in the index of pending jobs.
 """
 
 from __future__ import annotations
@@ -12,9 +15,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from muster.core import transitions as tr
-from muster.core.jobs import Job
+from muster.core.jobs import Job, may_grow
 from muster.core.limits import PREEMPTION_RETRY_MAX_MS, PREEMPTIONS_REQUESTED_MAX
-from muster.core.model import Amounts
+from muster.core.model import Amounts, JobState
 from muster.core.order import protected
 from muster.core.state import Ask, CellState, Hold
 from muster.core.timers import Due
@@ -46,13 +49,16 @@ def preemption_answered(state: CellState, t: tr.PreemptionAnswered) -> None:
 def hold_made(state: CellState, t: tr.HoldMade) -> None:
     job = state.jobs[t.job]
     state.asks.pop(t.job, None)
-    _leave_class(state, job)
+    queued = job.state is JobState.QUEUED
+    if queued:
+        _leave_class(state, job)
     state.holds[t.job] = Hold(t.job, t.placement, t.victims, t.expires_ms, t.shrinks, state.now_ms)
     held = job.gang.of_groups(t.placement)
     count_held(state, job, held, 1)
     state.sums.of(job, held).committed += 1
     state.potential.touch(t.job)
-    state.pending.add(state.class_key(job), state.order_key(job))
+    if queued:
+        state.pending.add(state.class_key(job), state.order_key(job))
     state.timers.add(t.expires_ms, Due.HOLD_EXPIRES, t.job, job.epoch)
 
 
@@ -89,11 +95,29 @@ def unhold(state: CellState, job: Job) -> bool:
     return True
 
 
+def grows(state: CellState, job: Job) -> None:
+    """An elastic job has changed: whether it could grow. If not, it wants no more, and holds nothing for that."""
+    yes = may_grow(job, state.now_ms)
+    state.pending.may_grow(job.spec.id, yes)
+    if not yes:
+        state.asks.pop(job.spec.id, None)
+        give_back(state, job)
+
+
+def give_back(state: CellState, job: Job) -> None:
+    """What was held for further replicas is free for all."""
+    if unhold(state, job):
+        state.loosened()
+
+
 def hold_released(state: CellState, t: tr.HoldReleased) -> None:
     job = state.jobs[t.job]
-    _leave_class(state, job)
-    unhold(state, job)
-    state.pending.add(state.class_key(job), state.order_key(job))
+    if job.state is JobState.QUEUED:
+        _leave_class(state, job)
+        unhold(state, job)
+        state.pending.add(state.class_key(job), state.order_key(job))
+    else:
+        unhold(state, job)
     state.loosened()
     # The plan came to nothing: the next one is asked for no sooner than after the longest pause.
     retry_at_ms = state.now_ms + PREEMPTION_RETRY_MAX_MS

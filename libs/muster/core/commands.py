@@ -191,7 +191,8 @@ class EntitlementsComputed(Item, tag="EntitlementsComputed", frozen=True):
 
 
 class PreemptionPlanned(Item, tag="PreemptionPlanned", frozen=True):
-    """A plan for a job that is entitled but does not fit: who leaves and where the job goes then (P3)."""
+    """A plan for a job that is entitled but does not fit: who leaves and where the job goes then, or if it is placed
+    already, its further replicas (P3)."""
 
     job: str
     request: int  # the PreemptionRequested it answers

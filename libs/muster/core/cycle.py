@@ -112,15 +112,22 @@ class _Pass:
 
     def run(self) -> None:
         if self._starts(entitled=True) and self.growth.run(self.room, entitled=True):
-            self.requests.ask()
+            self._ask()
             if self._starts(entitled=False) and self.growth.run(self.room, entitled=False):
-                self.requests.ask()
+                self._ask()
                 self.draft.emit(tr.CyclePaused())
                 self.growth.requeue_idle()
                 return
+        self._ask()  # those that were found blocked are not looked at again in this pass
         blocked = (*self.blocked, *self.growth.blocked)
         if blocked or self.worked or self.growth.worked:
             self.draft.emit(tr.CyclePaused(paused=True, blocked=blocked))
+
+    def _ask(self) -> None:
+        """For plans, for all that could not be placed so far (rule P2)."""
+        self.requests.short(self.growth.short)
+        self.growth.short = []
+        self.requests.ask()
 
     def _starts(self, *, entitled: bool) -> bool:
         """Start what can start, of what is entitled or of what has to borrow. False: the transaction is full."""

@@ -22,9 +22,9 @@ from muster.core.draft_nodes import DraftNodes
 from muster.core.draft_usage import DraftUsage
 from muster.core.errors import Rejected
 from muster.core.gangs import Gang, GangShape, shape_key
-from muster.core.jobs import OVER, Job, advance, is_over
+from muster.core.jobs import OVER, Job, advance, is_over, may_grow
 from muster.core.limits import MESSAGE_CHARS_MAX, SUBJECT_CHARS_MAX, TRANSACTION_BYTES_MAX
-from muster.core.model import Amounts, GroupPlacement, InboxPosition, JobSpec, PodChange, TaskGroup
+from muster.core.model import Amounts, GroupPlacement, InboxPosition, JobSpec, JobState, PodChange, TaskGroup
 from muster.core.order import ClassKey, OrderKey, PendingIndex, class_key, order_key, protected
 from muster.core.overlay import Overlay
 from muster.core.potential import staying
@@ -131,6 +131,7 @@ class Draft:
         elif isinstance(transition, tr.JobShrunk):
             self._leaves(job, [position for position in transition.pods if not is_over(job.phases[position])])
         advance(job, transition, self.now_ms)
+        self._gives_back(job, shrunk=isinstance(transition, tr.JobShrunk))
         if tracked:
             self._counts_as(job, 1)
         self.transitions.append(transition)
@@ -155,6 +156,7 @@ class Draft:
         gone = over if job.victim else [position for position in over if position in leaving] if leaving else []
         transition = tr.PodsChanged(job.spec.id, job.epoch, changes)
         advance(job, transition, self.now_ms)
+        self._gives_back(job)
         self.transitions.append(transition)
         self.bytes += pods_changed_bytes(changes)
         if over:
@@ -279,7 +281,7 @@ class Draft:
             self.loosened = True  # less may be withheld from borrowers
 
     def live_jobs(self, queue: Queue) -> int:
-        return queue.jobs + self._job_counts.get(queue.spec.id, 0)
+        return len(queue.live) + self._job_counts.get(queue.spec.id, 0)
 
     def usage(self, queue: Queue) -> Usage:
         """Charged usage, with what this transaction placed and released."""
@@ -337,7 +339,20 @@ class Draft:
     def release_hold(self, job_id: str, reason: str) -> None:
         """What was kept for the job is free for all."""
         self.emit(tr.HoldReleased(job_id, reason))
+        self.answered_now[job_id] = None  # the plan came to nothing: the next one is asked for later
         self.drop_hold(job_id)
+
+    def _gives_back(self, job: Job, *, shrunk: bool = False) -> None:
+        """What a placed job holds for further replicas is free when it wants them no more, as `apply` has it."""
+        if job.spec.id not in self.holds or job.state is JobState.QUEUED:
+            return
+        if shrunk or not may_grow(job, self.now_ms):
+            self.drop_hold(job.spec.id)
+
+    def use_hold(self, job_id: str) -> None:
+        """The job has got what it held room for; the hold was lifted before."""
+        if job_id in self.holds:
+            self.holds = {job: hold for job, hold in self.holds.items() if job != job_id}
 
     def drop_hold(self, job_id: str) -> None:
         if job_id in self.holds:

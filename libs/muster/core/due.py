@@ -26,7 +26,7 @@ def wake(state: CellState) -> None:
             job = state.jobs[entry[2]]
             if entry[1] == Due.BACKOFF_OVER:
                 state.pending.add(state.class_key(job), state.order_key(job))
-            elif entry[1] == Due.GROW_AGAIN:
+            elif entry[1] == Due.GROW_AGAIN or job.charged:
                 state.pending.may_grow(job.spec.id, may_grow(job, state.now_ms))
             else:
                 state.pending.open(state.pending.classes[state.class_key(job)])

@@ -17,10 +17,11 @@ from muster.core import layout, resources
 from muster.core.blockers import Blocker, limits, shares_of_others
 from muster.core.draft import Draft
 from muster.core.errors import Code, Rejected
+from muster.core.explain_growth import further
 from muster.core.jobs import RUNNING_STATES, Job
 from muster.core.lost_work import unsaved_ms, work_since_ms
 from muster.core.model import Amounts, JobState, PodPhase, Reason
-from muster.core.order import fair_member
+from muster.core.order import member_of_class
 from muster.core.overlay import Overlay
 from muster.core.potential import entitled, staying
 from muster.core.preemption import NO_VICTIMS, cluster_mask
@@ -105,7 +106,8 @@ def explain_job(state: CellState, job: Job, now_ms: int = 0) -> Explanation:
     now_ms = max(now_ms, state.now_ms)
     if job.state is JobState.QUEUED:
         return _queued(state, job, now_ms)
-    return _explanation(state, job, summary=_story(job, now_ms))
+    growth = further(state, job, now_ms)
+    return _explanation(state, job, summary=_story(job, now_ms) + growth.story, preemption=growth.preemption)
 
 
 def _explanation(
@@ -307,9 +309,9 @@ def _order(state: CellState, job: Job) -> tuple[int, int, tuple[str, ...]]:
     """
     mine, my_class = state.order_key(job), state.class_key(job)
     queue = state.queues.get(job.queue)
-    member = fair_member(queue, my_class)
+    member = member_of_class(queue, my_class)
     found_in = state.pending.of_queue.get(job.queue, {})
-    classes = [found for key, found in found_in.items() if fair_member(queue, key) == member]
+    classes = [found for key, found in found_in.items() if member_of_class(queue, key) == member]
     before = sum(found.count_before(mine) for found in classes)
     heads = sorted(key for found in classes for key in found.before(mine, AHEAD_SHOWN))
     mine_in = state.pending.classes.get(my_class)

@@ -1,8 +1,9 @@
 """What is kept for a preemptor while its victims leave (rule P5).
 
-A hold is the placement that a plan made possible. As long as a victim's pod is there it occupies what will be held; the
-rest of the hold is charged to the overlay as if somebody ran there, and to the queues' usage, so nobody else takes it.
-The holder itself is tried without its own hold and so gets the nodes the moment they are free.
+A hold is the placement that a plan made possible; of a placed job, what it will grow by. As long as a victim's pod is
+there it occupies what will be held; the rest of the hold is charged to the overlay as if somebody ran there, and to the
+queues' usage, so nobody else takes it. The holder itself is tried without its own hold and so gets the nodes the moment
+they are free.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from muster.core.jobs import GONE, SUCCEEDED, Job, may_grow
 from muster.core.lifecycle import CHARGED, TERMINAL
 from muster.core.model import EVERY_INDEX, JobState
 from muster.core.resources import DEVICE_MILLIS, PODS
-from muster.core.state import CellState
+from muster.core.state import CellState, Hold
 from muster.core.timers import Due
 
 OVER = (3, 4, 5)  # SUCCEEDED, FAILED, GONE
@@ -217,7 +217,7 @@ def _check_queues(state: CellState) -> None:
         if queue.leaving != leaving[queue_id] or queue.held != held[queue_id]:
             _fail(f"Q3: queue {queue.path} has {queue.leaving} leaving, {queue.held} held")
         if sorted(queue.live) != sorted(live[queue_id]) or sorted(queue.running) != sorted(running[queue_id]):
-            _fail(f"I3: queue {queue.path} counts {queue.jobs} jobs, {len(queue.running)} running")
+            _fail(f"I3: queue {queue.path} counts {len(queue.live)} jobs, {len(queue.running)} running")
         if queue.placed != dict(placed[queue_id]):
             _fail(f"I3: queue {queue.path} has preemptible {queue.placed}, not {dict(placed[queue_id])}")
         if queue.children and live[queue_id]:
@@ -311,20 +311,36 @@ def _check_gangs(state: CellState) -> None:
 
 
 def _check_holds(state: CellState) -> None:
-    """P5: only a queued job holds or asks."""
+    """P5: only a queued job holds or asks, or a placed one that could grow, and that within what it may have."""
     for job_id in (*state.holds, *state.asks):
         job = state.jobs.get(job_id)
-        if job is None or job.state is not JobState.QUEUED:
-            _fail(f"P5: {job_id} holds or asks although it is not queued")
+        if job is None or (job.state is not JobState.QUEUED and job_id not in state.pending.growing):
+            _fail(f"P5: {job_id} holds or asks although it neither is queued nor could grow")
     for job_id, hold in state.holds.items():
-        job = state.jobs[job_id]
-        asked = {r for group in hold.placement for r, _ in job.spec.tasks[group.group].requests}
-        for queue in state.queues.get(job.queue).chain:
-            if queue.spec.state in ("STOPPED", "DRAINING"):
-                _fail(f"P5: {job_id} holds something although queue {queue.path} starts nothing")
-            for resource, most in queue.spec.limit:
-                if resource in asked and queue.committed.get(resource, 0) > most:
-                    _fail(f"P5: {job_id} holds {resource} although queue {queue.path} may not use so much")
+        _check_quota_of_hold(state, state.jobs[job_id], hold)
+        _check_growth_of_hold(state.jobs[job_id], hold)
+
+
+def _check_quota_of_hold(state: CellState, job: Job, hold: Hold) -> None:
+    asked = {r for group in hold.placement for r, _ in job.spec.tasks[group.group].requests}
+    for queue in state.queues.get(job.queue).chain:
+        if queue.spec.state in ("STOPPED", "DRAINING"):
+            _fail(f"P5: {job.id} holds something although queue {queue.path} starts nothing")
+        for resource, most in queue.spec.limit:
+            if resource in asked and queue.committed.get(resource, 0) > most:
+                _fail(f"P5: {job.id} holds {resource} although queue {queue.path} may not use so much")
+
+
+def _check_growth_of_hold(job: Job, hold: Hold) -> None:
+    """Of a placed job: what it holds is what it may still grow by."""
+    if job.state is JobState.QUEUED:
+        return
+    more = {group.group: sum(count for _, count in group.runs) for group in hold.placement}
+    live = sum(phase not in OVER for phase in job.phases)
+    if len(more) != 1 or any(not 0 < count <= job.vacant_in(group) for group, count in more.items()):
+        _fail(f"P5: job {job.id} holds room for {more} more replicas")
+    if job.spec.max_parallel and live + sum(more.values()) > job.spec.max_parallel:
+        _fail(f"P5: job {job.id} holds room for {more} beyond what may run at once")
 
 
 def _check_accounts(state: CellState) -> None:

@@ -14,11 +14,12 @@ from fractions import Fraction
 from muster.core import layout
 from muster.core import transitions as tr
 from muster.core.errors import InvariantBroken
-from muster.core.model import JobState, TaskGroup
+from muster.core.model import GroupPlacement, JobSpec, JobState
 from muster.core.state import CellState
 
 RUNNING = (JobState.PLACED, JobState.STARTING, JobState.RUNNING)
-OVER = (3, 4, 5)  # SUCCEEDED, FAILED, GONE
+SUCCEEDED = 3
+OVER = (SUCCEEDED, 4, 5)  # FAILED, GONE
 
 Psi = tuple[list[Fraction], dict[tuple[int, int, str], int]]
 
@@ -26,21 +27,22 @@ Psi = tuple[list[Fraction], dict[tuple[int, int, str], int]]
 class _Placed:
     """One job as far as PSI goes: which of its positions count as placed."""
 
-    def __init__(self, queue: str, priority: int, submit_ms: int, tasks: tuple[TaskGroup, ...]) -> None:
+    def __init__(self, queue: str, submit_ms: int, spec: JobSpec) -> None:
         self.queue = queue
-        self.priority = priority
+        self.priority = spec.priority
         self.submit_ms = submit_ms
         self.positions: dict[int, int] = {}  # position -> group
         self.more: Counter[int] = Counter()  # grown in this transaction, by group
-        self.tasks = tasks
-        self.holds = False
+        self.held: Counter[int] = Counter()  # room that others left for it, by group: counts as placed
+        self.tasks = spec.tasks
+        self.array = bool(spec.completion)
 
     def replicas(self) -> int:
-        return len(self.positions) + sum(self.more.values())
+        return len(self.positions) + sum(self.more.values()) + sum(self.held.values())
 
     def usage(self) -> Counter[str]:
         used: Counter[str] = Counter()
-        for group, count in (Counter(self.positions.values()) + self.more).items():
+        for group, count in (Counter(self.positions.values()) + self.more + self.held).items():
             for resource, amount in self.tasks[group].requests:
                 used[resource] += amount * count
         return used
@@ -56,14 +58,13 @@ class Calm:
         self._guaranteed = {queue.id: queue.spec.guaranteed for queue in state.queues.subtree()}
         self._jobs: dict[str, _Placed] = {}
         for job in state.jobs.values():
-            placed = _Placed(job.queue, job.spec.priority, job.submit_ms, job.spec.tasks)
+            placed = _Placed(job.queue, job.submit_ms, job.spec)
             hold = state.holds.get(job.id)
             for pod in layout.each_pod(job.spec.tasks, job.placement if job.state in RUNNING else ()):
                 if job.phases[pod.position] not in OVER and pod.position not in job.leaving:
                     placed.positions[pod.position] = pod.group
             if hold is not None:
-                placed.holds = True
-                placed.positions = {p.position: p.group for p in layout.each_pod(job.spec.tasks, hold.placement)}
+                placed.held = _by_group(hold.placement)
             self._jobs[job.id] = placed
         self._plan: tuple[str, Psi, dict[str, None]] | None = None  # preemptor, PSI before it, queues of its victims
 
@@ -92,7 +93,7 @@ class Calm:
         for transition in transitions:
             if isinstance(transition, tr.JobQueued):
                 spec = transition.spec
-                self._jobs[spec.id] = _Placed(transition.queue, spec.priority, now_ms, spec.tasks)
+                self._jobs[spec.id] = _Placed(transition.queue, now_ms, spec)
             elif isinstance(transition, (tr.JobPreempted, tr.JobShrunk)) and transition.by:
                 self._victim(transition)
             else:
@@ -106,6 +107,8 @@ class Calm:
         if self._plan[0] != t.by:
             raise InvariantBroken(f"I6: the plan for {self._plan[0]} is mixed with that for {t.by}")
         job = self._jobs[t.job]
+        if job.held:
+            raise InvariantBroken(f"I6: job {t.job} is a victim although room is held for it")
         self._plan[2][job.queue] = None
         for position in t.pods if isinstance(t, tr.JobShrunk) else tuple(job.positions):
             job.positions.pop(position, None)
@@ -114,20 +117,26 @@ class Calm:
         if isinstance(t, tr.JobPlaced):
             self._starts(t)
         elif isinstance(t, tr.JobGrown):
-            for group in t.groups:
-                self._jobs[t.job].more[group.group] += layout.pods_placed(group)
+            self._grows(t)
         elif isinstance(t, tr.HoldMade):
             self._ends_plan(t)
         elif isinstance(t, tr.PodsChanged):
             for change in t.pods:
                 if change.phase in OVER:
                     self._jobs[t.job].positions.pop(change.pod, None)
+                if change.phase == SUCCEEDED and not self._jobs[t.job].array:
+                    self._jobs[t.job].held.clear()  # it is ending, and grows no more
         elif isinstance(t, tr.JobShrunk):
+            self._jobs[t.job].held.clear()
             for position in t.pods:
                 self._jobs[t.job].positions.pop(position, None)
-        elif isinstance(t, (tr.HoldReleased, tr.JobStopping, tr.JobSucceeded, tr.JobFailed, tr.JobCancelled)):
-            self._jobs[t.job].positions = {}
-            self._jobs[t.job].holds = False
+        elif isinstance(t, tr.HoldReleased):
+            self._jobs[t.job].held.clear()
+        elif isinstance(t, (tr.JobStopping, tr.JobSucceeded, tr.JobFailed, tr.JobCancelled)):
+            job = self._jobs[t.job]
+            job.positions = {}
+            job.more.clear()
+            job.held.clear()
         elif isinstance(t, tr.JobForgotten):
             del self._jobs[t.job]
         elif isinstance(t, tr.EntitlementsSet):
@@ -138,12 +147,20 @@ class Calm:
     def _starts(self, t: tr.JobPlaced) -> None:
         job = self._jobs[t.job]
         before = job.replicas()
-        if before and not job.holds:
+        if job.positions or job.more:
             raise InvariantBroken(f"I6: job {t.job} is placed again")
-        job.holds = False
+        job.held.clear()
         job.positions = {pod.position: pod.group for pod in layout.each_pod(job.tasks, t.groups)}
         if job.replicas() < max(before, 1):
             raise InvariantBroken(f"I6: job {t.job} is placed with less than was held for it")
+
+    def _grows(self, t: tr.JobGrown) -> None:
+        job = self._jobs[t.job]
+        more = _by_group(t.groups)
+        if any(more[group] < count for group, count in job.held.items()):
+            raise InvariantBroken(f"I6: job {t.job} grows by less than was held for it")
+        job.held.clear()
+        job.more += more
 
     def _ends_plan(self, t: tr.HoldMade) -> None:
         if self._plan is None or self._plan[0] != t.job:
@@ -151,13 +168,16 @@ class Calm:
         _, before, queues = self._plan
         self._plan = None
         job = self._jobs[t.job]
-        job.holds = True
-        job.positions = {pod.position: pod.group for pod in layout.each_pod(job.tasks, t.placement)}
+        job.held = _by_group(t.placement)
         after = self.psi()
         if (after[0], _in_order(after[1])) <= (before[0], _in_order(before[1])):
             raise InvariantBroken(f"I6: the plan for job {t.job} does not raise the potential (P1)")
         if any(queue != job.queue for queue in queues) and after[0][-1] <= before[0][-1]:
             raise InvariantBroken(f"I6: the plan for job {t.job} takes from another queue for nothing (P1)")
+
+
+def _by_group(placement: Sequence[GroupPlacement]) -> Counter[int]:
+    return Counter({group.group: layout.pods_placed(group) for group in placement if group.runs})
 
 
 def check_usage(state: CellState) -> None:
@@ -166,14 +186,16 @@ def check_usage(state: CellState) -> None:
     leaving = []
     for job in state.jobs.values():
         hold = state.holds.get(job.id)
-        for pod in layout.each_pod(job.spec.tasks, hold.placement if hold is not None else job.placement):
-            phase = job.phases[pod.position] if hold is None else 0
-            stays = hold is not None or (job.state in RUNNING and pod.position not in job.leaving)
-            if phase not in OVER and stays:
-                used = usage.setdefault((job.queue, job.spec.priority), Counter())
-                used["pods"] += 1
-                for resource, amount in job.spec.tasks[pod.group].requests:
-                    used[resource] += amount
+        counted = list(layout.each_pod(job.spec.tasks, hold.placement)) if hold is not None else []
+        for pod in layout.each_pod(job.spec.tasks, job.placement):
+            stays = job.state in RUNNING and pod.position not in job.leaving
+            if stays and job.phases[pod.position] not in OVER:
+                counted.append(pod)
+        for pod in counted:
+            used = usage.setdefault((job.queue, job.spec.priority), Counter())
+            used["pods"] += 1
+            for resource, amount in job.spec.tasks[pod.group].requests:
+                used[resource] += amount
         stopping = job.state is JobState.STOPPING and any(phase not in OVER for phase in job.phases)
         if stopping or job.leaving:
             leaving.append(job.id)

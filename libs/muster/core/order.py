@@ -49,7 +49,7 @@ def member_of(spec: JobSpec) -> str:
     return MEMBER_PARTS.join((spec.namespace, spec.submitter))
 
 
-def fair_member(queue: Queue, key: ClassKey) -> str:
+def member_of_class(queue: Queue, key: ClassKey) -> str:
     """Between whom a fair queue is fair (rule F5): the namespace or the user of the jobs of a class; else nothing."""
     if queue.spec.ordering != "FAIR":
         return ""

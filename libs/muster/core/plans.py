@@ -8,12 +8,13 @@ when the protection ends that stood in the way.
 
 from __future__ import annotations
 
-from muster.core import commands
+from muster.core import commands, resources
 from muster.core import transitions as tr
 from muster.core.backoff import backoff_ms
 from muster.core.draft import Draft
+from muster.core.further import of_placement
 from muster.core.graces import first_end_ms
-from muster.core.jobs import RUNNING_STATES, Job
+from muster.core.jobs import RUNNING_STATES, Job, may_grow
 from muster.core.limits import (
     MESSAGE_CHARS_MAX,
     PLAN_VICTIMS_MAX,
@@ -76,6 +77,8 @@ def _takings(draft: Draft, fact: commands.PreemptionPlanned) -> tuple[list[Takin
     takings = []
     for job_id, epoch, positions in [*((j, e, None) for j, e in fact.victims), *fact.shrinks]:
         victim = draft.job(job_id)
+        if job_id in draft.holds:
+            return [], "a victim waits for room that is held for it"
         if victim is None or victim.epoch != epoch or victim.state not in RUNNING_STATES:
             return [], "a victim is no longer running"
         if positions is None:
@@ -103,7 +106,7 @@ def _can_spare(victim: Job, positions: tuple[int, ...]) -> bool:
 
 def _why_not(draft: Draft, fact: commands.PreemptionPlanned, takings: list[Taking]) -> str | None:
     job = draft.job(fact.job)
-    if job is None or job.state is not JobState.QUEUED:
+    if job is None or (job.state is not JobState.QUEUED and not may_grow(job, draft.now_ms)):
         return "the job is no longer queued"
     if size_of(tr.HoldMade(fact.job, fact.placement, fact.victims, 0, fact.shrinks)) > (TRANSACTION_BYTES_MAX // 4):
         return "the plan is too large for a transaction"  # LOG-8
@@ -118,6 +121,10 @@ def _why_not(draft: Draft, fact: commands.PreemptionPlanned, takings: list[Takin
     state = draft.state
     usage = _Usage(draft, fact.job)
     outlook = Outlook(draft.tree, draft.entitled, state.nodes.capacity(), usage.of_leaf, draft.now_ms)
+    if job.charged:
+        job, reason = of_placement(state.nodes, outlook, job, fact.placement)
+        if reason is not None:
+            return reason
     reason = why_no_room(ahead, outlook, job, takings, fact.placement)
     if reason is not None:
         return reason
@@ -176,6 +183,5 @@ def _counted(job: Job | None, hold: Hold | None) -> Amounts:
     """What the job adds to committed usage (rule Q3)."""
     if job is None:
         return ()
-    if hold is not None and job.state is JobState.QUEUED:
-        return job.gang.of_groups(hold.placement)
-    return job.gang.of_positions(staying(job))
+    held = job.gang.of_groups(hold.placement) if hold is not None else ()
+    return resources.add(held, job.gang.of_positions(staying(job)))

@@ -4,6 +4,9 @@
       .plan(job)              -> Answer: search victims, leave out the needless, place the job, weigh the potential
                               and count the plan as committed, so that the next answer builds on it
 
+A placed job that asks gets a plan for further replicas (`further`): as many as E allows, or half of them, and so on,
+until there is a plan. Who holds something is nobody's victim: what waits for room would have to be counted with it.
+
 Nothing is changed but the planner's own books: it answers several requests from one state without planning the same
 victims twice. The leader checks each plan with `preemption_rules.why_not` and `why_no_room` against its own state: only
 what matters counts, not that nothing changed since (rule P6).
@@ -18,7 +21,8 @@ from msgspec import Struct
 
 from muster.core import layout
 from muster.core.claims import Claims
-from muster.core.jobs import Job
+from muster.core.further import as_job, within
+from muster.core.jobs import Job, may_grow
 from muster.core.limits import PLAN_VICTIMS_MAX
 from muster.core.members import Key, Member
 from muster.core.model import Amounts, GroupPlacement, JobState, Shrinks, TaskGroup
@@ -52,6 +56,7 @@ class Answer(Struct, frozen=True):
     plan: Plan | None
     reason: str = ""
     again_at_ms: int = 0
+    final: bool = False  # who asked for less would get the same
 
 
 def plan_preemption(state: CellState, job_id: str) -> Plan | None:
@@ -64,7 +69,7 @@ class Planner:
 
     def __init__(self, state: CellState) -> None:
         self._state = state
-        self._taken: dict[str, None] = {}  # jobs that lose something in a plan made here
+        self._taken: dict[str, None] = dict.fromkeys(state.holds)  # who loses or holds something: no victims
         self._placed: dict[str, None] = {}
         self._changed: dict[str, ByPriority] = {}  # leaf -> committed usage, where plans made here change it
         self._prospects: dict[str, Prospect] = {}  # by the job that is left out, "" for none
@@ -74,7 +79,11 @@ class Planner:
     def plan(self, job_id: str) -> Answer:
         """The answer for one job."""
         job = self._state.jobs.get(job_id)
-        if job is None or job.state is not JobState.QUEUED or job_id in self._placed:
+        if job is None or job_id in self._placed:
+            return Answer(None, "the job is no longer queued")
+        if may_grow(job, self._state.now_ms):
+            return self._plan_further(job)
+        if job.state is not JobState.QUEUED:
             return Answer(None, "the job is no longer queued")
         return self.plan_for(job)
 
@@ -94,16 +103,38 @@ class Planner:
             known = self._none[alike] = answer
         return known
 
-    def _search(self, job: Job) -> Answer:
+    def _plan_further(self, job: Job) -> Answer:
+        """For replicas that a placed job may have within E, of the first group for which there is a plan (rule P2a)."""
         state = self._state
-        outlook = Outlook(state.queues, state.entitled, state.nodes.capacity(), self._usage_of, state.now_ms)
+        queue = state.queues.get(job.queue)
+        answer = Answer(None, "the queue does not preempt now")
+        if queue.spec.preemption == "NEVER" or not queue.starts_jobs:
+            return answer
+        answer = Answer(None, "the job's queue is not below its entitlement")
+        again_ms: list[int] = []
+        for group in range(len(job.gang.tasks)):
+            count = within(self._outlook(), job, group)
+            while count:
+                answer = self._search(as_job(state.nodes, job, group, count))
+                if answer.plan is not None:
+                    return answer
+                again_ms += [answer.again_at_ms] if answer.again_at_ms else []
+                count = 0 if answer.final else count // 2
+        return Answer(None, answer.reason, min(again_ms, default=0))
+
+    def _outlook(self) -> Outlook:
+        state = self._state
+        return Outlook(state.queues, state.entitled, state.nodes.capacity(), self._usage_of, state.now_ms)
+
+    def _search(self, job: Job) -> Answer:
+        state, outlook = self._state, self._outlook()
         ranking = Ranking(state, job, outlook, self._taken)
         ahead = self._prospect(job)
-        tasks = job.asks.minimum_tasks or job.asks.tasks  # nobody leaves for an elastic part
+        tasks = job.asks.minimum_tasks or job.asks.tasks  # nobody leaves for what a job does not need to start
         if place(ahead, outlook, job, (), tasks) is not None:
-            return Answer(None, ROOM_COMES)
-        reason = NO_VICTIMS
-        if ranking.allowed.any():
+            return Answer(None, ROOM_COMES, final=True)
+        reason, anybody = NO_VICTIMS, bool(ranking.allowed.any())
+        if anybody:
             for strict in (False, True):
                 if strict and not ranking.keep_entitlements():
                     break
@@ -120,12 +151,13 @@ class Planner:
                 if placement is None or not takings:
                     reason = NO_VICTIMS
                     break
+                placement = tuple(group for group in placement if group.runs) if job.charged else placement
                 gains, replicas = job.gang.of_groups(placement), sum(layout.pods_placed(g) for g in placement)
                 reason = why_not(outlook, job, takings, gains, replicas) or ""
                 if not reason:
                     self._commit(job, takings, placement, gains)
                     return Answer(_as_plan(takings, placement))
-        return Answer(None, reason, ranking.again_at_ms)
+        return Answer(None, reason, ranking.again_at_ms, final=not anybody)
 
     # --- what plans made here change ----------------------------------------------------------------------------------
 
@@ -135,7 +167,7 @@ class Planner:
 
     def _commit(self, job: Job, takings: list[Taking], placement: tuple[GroupPlacement, ...], gains: Amounts) -> None:
         self._plans.append((job, takings, placement))
-        self._placed[job.spec.id] = None
+        self._placed[job.spec.id] = self._taken[job.spec.id] = None
         self._count(job, gains, 1)
         for taking in takings:
             self._taken[taking.victim.spec.id] = None

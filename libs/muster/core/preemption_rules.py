@@ -94,6 +94,8 @@ def ground(job: Job, queue: Queue, victim: Job) -> Ground:
         return Ground.NONE
     if victim.queue != job.queue:
         return Ground.RECLAIM if lower or policy == "ANY" else Ground.NONE
+    if job.charged:
+        return Ground.NONE  # inside its queue nobody leaves for an elastic part (`further`)
     equal = policy == "ANY" and victim.spec.priority == job.spec.priority and are_of_one_member(job, victim, queue)
     newer = equal and is_newer(victim, job)
     return Ground.PRIORITY if not queue.fifo and (lower or newer) else Ground.NONE

@@ -108,7 +108,7 @@ class Prospect:
                 member.count(0, -int(whole), job.gang.of_positions(positions), -1)
         for holder, placement in self._hold:
             if key in keys_of(holder.spec) and queue in self.tree.by_id[holder.queue].chain:
-                member.count(0, 1, holder.gang.of_groups(placement))
+                member.count(0, int(not holder.charged), holder.gang.of_groups(placement))
         return member
 
     def _count(self) -> None:

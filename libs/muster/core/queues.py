@@ -85,11 +85,6 @@ class Queue:
         return self.spec.id
 
     @property
-    def jobs(self) -> int:
-        """How many live jobs were submitted here."""
-        return len(self.live)
-
-    @property
     def committed(self) -> Usage:
         """Committed usage (rule Q3): charged, with the victims of committed plans gone and their preemptors placed."""
         if not self.leaving and not self.held:

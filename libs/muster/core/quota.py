@@ -48,7 +48,7 @@ def _exceeds_allowance(
             victim = taking.victim
             if key in keys_of(victim.spec) and queue in ahead.tree.by_id[victim.queue].chain:
                 member.count(0, -int(taking.whole), taking.amounts, -1)
-        if exceeded(key, allowance, member, need) is not None:
+        if exceeded(key, allowance, member, need, starts=not job.charged) is not None:
             return True
     return False
 

@@ -3,14 +3,15 @@
 The cycle notes every job that it could not place. Those that may preempt, because their queue is below its entitlement
 or because jobs run in it that have to give way, are asked for, in order, and with each of them the next few of its
 class, so that equal jobs need not queue for their plans one by one: of a queue that is below its entitlement, as many
-as that takes. An ask is repeated only when its time has come and something relevant has changed, or its answer said so,
-and leader and preemptors cannot feed each other.
+as that takes. Placed jobs that are entitled to further replicas and found no room for them are asked for after the jobs
+that wait, as growth comes after starts. An ask is repeated only when its time has come and something relevant has
+changed, or its answer said so, and leader and preemptors cannot feed each other.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -40,6 +41,13 @@ class Requests:
         if followers is not None:
             self._wanted.append((job, followers))
 
+    def short(self, jobs: Iterable[str]) -> None:
+        """These placed jobs could not grow although their queue is below its entitlement (rule P2a)."""
+        for job_id in jobs:
+            job = self._draft.job(job_id)
+            if job is not None and may_reclaim(self._draft.tree.by_id[job.queue]) and self._worthwhile(job):
+                self._wanted.append((job, 0))
+
     def followers(self, job: Job, queue: Queue, *, entitled: bool) -> int | None:
         """How many of its class would be asked for with the job, if it is not placed. None: not even itself."""
         if self._asked >= PREEMPTIONS_REQUESTED_MAX or not self._worthwhile(job):
@@ -65,6 +73,8 @@ class Requests:
         """The job, and the next of its class that the same plan might be made for."""
         draft = self._draft
         yield first
+        if not followers:
+            return
         found = draft.state.pending.classes.get(draft.class_key(first))
         if found is None:
             return
@@ -79,7 +89,7 @@ class Requests:
     def _worthwhile(self, job: Job) -> bool:
         """Whether the answer may be another one now."""
         draft = self._draft
-        if job.spec.id in draft.holds or job.spec.id in draft.asked_now:
+        if job.spec.id in draft.holds or job.spec.id in draft.asked_now or job.spec.id in draft.answered_now:
             return False
         ask = draft.state.asks.get(job.spec.id)
         if ask is None:

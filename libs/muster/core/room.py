@@ -171,3 +171,4 @@ class Room:
     def drop(self, job: Job) -> None:
         """It was placed; its hold was lifted before."""
         self._kepts.drop(job.spec.id)
+        self._draft.use_hold(job.spec.id)

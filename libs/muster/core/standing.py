@@ -123,7 +123,7 @@ def _waiting(state: CellState, root: str) -> dict[str, _Waiting]:
     for leaf, gang, count in _pending(state, found):  # of array jobs what is left of them
         found[leaf].wait(gang, count)
     for queue in reversed([state.queues.get(queue) for queue in found]):  # children before their parents
-        found[queue.id].live += queue.jobs
+        found[queue.id].live += len(queue.live)
         if queue.id != root and queue.spec.parent:
             found[queue.spec.parent].include(found[queue.id])
     return found

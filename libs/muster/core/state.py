@@ -42,7 +42,7 @@ class Cluster:
 
 
 class Hold(Struct, array_like=True, frozen=True):
-    """What the victims of a plan free is kept for `job` (rule P5)."""
+    """What the victims of a plan free is kept for `job` (rule P5): to start, or to grow by if it is placed."""
 
     job: str
     placement: tuple[GroupPlacement, ...]
@@ -53,7 +53,7 @@ class Hold(Struct, array_like=True, frozen=True):
 
 
 class Ask(Struct, array_like=True, frozen=True, gc=False):
-    """The last PreemptionRequested of a pending job."""
+    """The last PreemptionRequested of a pending job, or of a placed one that could grow."""
 
     request: int
     tries: int

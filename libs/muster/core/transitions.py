@@ -262,14 +262,16 @@ class RequestIdsDropped(Transition, tag="RequestIdsDropped", frozen=True):
 
 
 class PreemptionRequested(Transition, tag="PreemptionRequested", frozen=True):
-    """This job may preempt and does not fit: preemptors, look for victims. `request` counts per cell."""
+    """This job may preempt and does not fit, or is placed and finds no room for replicas that it is entitled to:
+    preemptors, look for victims. `request` counts per cell."""
 
     job: str
     request: int
 
 
 class HoldMade(Transition, tag="HoldMade", frozen=True):
-    """What the victims free is kept for this job until it is placed or the hold expires (rule P5)."""
+    """What the victims free is kept for this job until it is placed or the hold expires (rule P5). Of a job that is
+    placed already: `placement` is what it grows by."""
 
     job: str
     placement: tuple[GroupPlacement, ...]

@@ -112,8 +112,9 @@ class Ranking:
         everyone = queue.spec.preemption == "ANY"
         lower = facts[:, PRIORITY] < job.spec.priority
         own = np.array([leaf == job.queue for leaf in self.table.leaves], np.bool_)[facts[:, LEAF]]
-        may = own & lower if not queue.fifo else np.zeros(len(facts), np.bool_)
-        if everyone and not queue.fifo:
+        by_priority = not queue.fifo and not job.charged  # inside its queue nobody leaves for an elastic part
+        may = own & lower if by_priority else np.zeros(len(facts), np.bool_)
+        if everyone and by_priority:
             newer = (facts[:, SUBMIT] > job.submit_ms) | (
                 (facts[:, SUBMIT] == job.submit_ms) & (facts[:, IDENT] > ident(job.spec.id))
             )

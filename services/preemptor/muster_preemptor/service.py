@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from muster.core import transitions as tr
 from muster.core.commands import PreemptionPlanned
-from muster.core.model import InboxPosition, JobState
+from muster.core.model import InboxPosition
 from muster.core.preemption import Planner
 from muster.core.state import CellState
 from muster.runtime.follower import Follower
@@ -28,7 +28,6 @@ from muster.runtime.members import Members
 
 PLAN_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
 ROUND_MAX: Final = 16  # requests that are answered together; the event loop stands still meanwhile
-CLOSES: Final = (tr.PreemptionAnswered, tr.HoldMade, tr.JobPlaced, tr.JobCancelled, tr.JobFailed)
 
 
 class PreemptorMetrics:
@@ -83,8 +82,10 @@ class Preemptor:
             await self._wake.wait()
             self._wake.clear()
             self._metrics.members.set(len(self._members.live))
+            self._drop_closed()
             while self._open and self._members.mine(str(min(self._open.values()))):
                 await self._round()
+                self._drop_closed()
             self._metrics.open.set(len(self._open))
 
     async def _round(self) -> None:
@@ -101,15 +102,11 @@ class Preemptor:
                 del self._open[answer.job]
 
     def _answers(self) -> list[PreemptionPlanned]:
-        """For the oldest requests, from one state. Those of jobs that no longer wait are dropped."""
+        """For the oldest requests, from one state."""
         state = self._follower.state
         planner = Planner(state)
         answers: list[PreemptionPlanned] = []
         for request, job in sorted((request, job) for job, request in self._open.items()):
-            found = state.jobs.get(job)
-            if found is None or found.state is not JobState.QUEUED:
-                del self._open[job]
-                continue
             if len(answers) == ROUND_MAX:
                 break
             with self._metrics.plan_seconds.time():
@@ -138,9 +135,16 @@ class Preemptor:
                 self._open.pop(transition.job, None)  # the newest request goes last
                 self._open[transition.job] = transition.request
                 self._wake.set()
-            elif self._open and isinstance(transition, CLOSES):
-                self._open.pop(transition.job, None)
-                self._wake.set()  # it may be this replica's turn now
+            elif self._open and getattr(transition, "job", "") in self._open:
+                self._wake.set()  # if that closes it, it may be this replica's turn now
+
+    def _drop_closed(self) -> None:
+        """Requests that were answered, or that nobody asks any more: every replica sees the same ones open."""
+        asks = self._follower.state.asks
+        for job, request in list(self._open.items()):
+            ask = asks.get(job)
+            if ask is None or ask.answered or ask.request != request:
+                del self._open[job]
 
     def _reloaded(self, state: CellState) -> None:
         """Requests that were made before this replica watched, or while it could not."""

@@ -34,6 +34,7 @@ def test_replicas_that_leave_a_second_time_make_no_room_for_who_they_left_for_fi
     nodes(6000)
     world.queue("research", limit=(("cpu", 8000),))
     world.submit("elastic", replicas=4, least=2)
+    world.cell.now_ms += 1
     world.submit("slow", cpu=2000)
     world.submit("first", cpu=4000, priority=5)
     around.answer()
