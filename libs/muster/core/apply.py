@@ -19,7 +19,8 @@ from muster.core.due import drop_spent_timers, wake
 from muster.core.errors import InvariantBroken
 from muster.core.jobs import OVER, RUNNING_STATES, Job, advance, is_over, may_grow
 from muster.core.limits import REFUSALS_REMEMBERED_MAX, START_TIMEOUT_MS
-from muster.core.model import Amounts, GroupPlacement, JobState
+from muster.core.model import Amounts, JobState
+from muster.core.order import class_key, order_key
 from muster.core.potential import staying
 from muster.core.state import CellState, Forgotten
 from muster.core.sums import Sum
@@ -119,26 +120,28 @@ def _job_queued(state: CellState, t: tr.JobQueued) -> None:
     state.by_name.setdefault(spec.namespace, {})[spec.name] = spec.id
     queue = state.queues.by_id[t.queue]
     queue.jobs += 1
-    state.queues.count_members(spec, t.queue, 1, 0)
+    if queue.tracked:
+        state.queues.count_members(spec, t.queue, 1, 0)
     counted = state.sums.of(job, asks.full)
     counted.demanded += 1
     counted.tally(state.accounts).submitted += 1
-    state.pending.add(state.class_key(job), state.order_key(job))
+    state.pending.add(class_key(queue, job, held=False), order_key(queue, job))
 
 
 def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
     job = state.jobs[t.job]
-    state.pending.remove(state.class_key(job), state.order_key(job))
-    if apply_preemption.unhold(state, job):
+    queue, held = state.queues.by_id[job.queue], t.job in state.holds
+    state.pending.remove(class_key(queue, job, held=held), order_key(queue, job))
+    if held and apply_preemption.unhold(state, job):
         state.pending.loosen_behind()  # it may have found something smaller or elsewhere
     state.asks.pop(t.job, None)
     advance(job, t, state.now_ms)
     _charge(state, job, charged_amounts(job)).tally(state.accounts).placed(job, state.now_ms)
     state.nodes.charge_placement(job.gang.tasks, t.groups)
-    _enter_nodes(state, t.job, t.groups)
-    state.queues.count_members(job.spec, job.queue, -1, 1)
+    apply_nodes.enter_nodes(state, t.job, t.groups)
+    if queue.tracked:
+        state.queues.count_members(job.spec, job.queue, -1, 1)
     _grows(state, job)
-    queue = state.queues.by_id[job.queue]
     queue.runs(t.job, job.spec.priority, job.spec.preemptible)
     if job.spec.preemptible:
         state.changes += 1
@@ -147,12 +150,6 @@ def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
     state.timers.starts.append((state.now_ms, t.job, t.epoch))
     if job.spec.max_runtime_ms:
         state.timers.add(state.now_ms + job.spec.max_runtime_ms, Due.MAX_RUNTIME, t.job, t.epoch)
-
-
-def _enter_nodes(state: CellState, job_id: str, placement: tuple[GroupPlacement, ...]) -> None:
-    for group in placement:
-        for node, _ in group.runs:
-            state.node_jobs.setdefault(node, {})[job_id] = None
 
 
 def _grows(state: CellState, job: Job) -> None:
@@ -167,12 +164,12 @@ def _job_grown(state: CellState, t: tr.JobGrown) -> None:
     advance(job, t, state.now_ms)
     _charge(state, job, job.gang.of_groups(t.groups))
     state.nodes.charge_placement(job.gang.tasks, t.groups)
-    _enter_nodes(state, t.job, t.groups)
+    apply_nodes.enter_nodes(state, t.job, t.groups)
     there = {node for group in job.placement for node, _ in group.runs}
     for group in before:
         for node, _ in group.runs:
             if node not in there:  # the last position there is used again elsewhere
-                _leave_node(state, t.job, node)
+                apply_nodes.leave_node(state, t.job, node)
     state.changes += 1  # these replicas may be taken away again (rule P2c)
     state.timers.add(state.now_ms + START_TIMEOUT_MS, Due.GROWN, t.job, t.epoch)
     _grows(state, job)
@@ -217,9 +214,11 @@ def _pods_changed(state: CellState, t: tr.PodsChanged) -> None:
         state.sums.of(job, job.wanted()).demanded += 1
         state.potential.touch(t.job)
     if over:
-        state.sums.of(job, gang.of_positions(over)).charged -= 1  # rule L5: pod by pod
+        counted = state.sums.of(job, gang.of_positions(over))
+        counted.charged -= 1  # rule L5: pod by pod
         state.nodes.release_pods(gang.tasks, job.placement, over if len(over) < gang.pods else None)
-        _uncommit(state, job, gang.of_positions(stayed))
+        counted.committed -= stayed is over
+        _uncommit(state, job, () if stayed is over else gang.of_positions(stayed))
         if gone:
             state.queues.leave(job.queue, gang.of_positions(gone), -1)
         if state.vanished:
@@ -284,21 +283,6 @@ def _runs_no_more(state: CellState, job: Job) -> None:
         state.queues.by_id[job.queue].ran(job.spec.id, job.spec.priority, job.spec.preemptible)
 
 
-def _leave_nodes(state: CellState, job_id: str, placement: tuple[GroupPlacement, ...]) -> None:
-    for group in placement:
-        for node, _ in group.runs:
-            _leave_node(state, job_id, node)
-
-
-def _leave_node(state: CellState, job_id: str, node: int) -> None:
-    on_node = state.node_jobs.get(node)
-    if on_node is not None:
-        on_node.pop(job_id, None)
-        if not on_node:
-            del state.node_jobs[node]
-    apply_nodes.off_vanished(state, node, job_id)
-
-
 def _job_requeued(state: CellState, t: tr.JobRequeued) -> None:
     job = state.jobs[t.job]
     placement = job.placement
@@ -307,7 +291,7 @@ def _job_requeued(state: CellState, t: tr.JobRequeued) -> None:
         state.gangs.drop_rest(job.gang, job.asks)
         job.asks = state.gangs.take_rest(job.gang, job.spec, job.phases)
     state.potential.goes(job)
-    _leave_nodes(state, t.job, placement)
+    apply_nodes.leave_nodes(state, t.job, placement)
     if job.not_before_ms > state.now_ms:
         state.timers.add(job.not_before_ms, Due.BACKOFF_OVER, t.job, job.epoch)
     else:
@@ -317,15 +301,17 @@ def _job_requeued(state: CellState, t: tr.JobRequeued) -> None:
 
 def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCancelled) -> None:
     job = state.jobs[t.job]
+    queue = state.queues.by_id[job.queue]
     if state.is_pending(job):
         state.pending.remove(state.class_key(job), state.order_key(job))
     _runs_no_more(state, job)
-    state.queues.count_members(job.spec, job.queue, -int(not job.charged), -int(job.charged))
+    if queue.tracked:
+        state.queues.count_members(job.spec, job.queue, -int(not job.charged), -int(job.charged))
     placement = job.placement
     advance(job, t, state.now_ms)
     _grows(state, job)
     state.potential.goes(job)
-    _leave_nodes(state, t.job, placement)
+    apply_nodes.leave_nodes(state, t.job, placement)
     if apply_preemption.unhold(state, job):
         state.loosened()
     state.asks.pop(t.job, None)
@@ -334,7 +320,6 @@ def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCa
     del names[spec.name]
     if not names:
         del state.by_name[spec.namespace]
-    queue = state.queues.by_id[job.queue]
     queue.jobs -= 1
     counted = state.sums.of(job, job.wanted())
     counted.demanded -= 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from muster.core import transitions as tr
 from muster.core.jobs import Job
+from muster.core.model import GroupPlacement
 from muster.core.state import CellState, Cluster
 from muster.core.whereabouts import live_positions
 
@@ -60,6 +61,30 @@ def cluster_synced(state: CellState, t: tr.ClusterSynced) -> None:
     state.clusters_synced += not cluster.synced
     cluster.synced = True
     cluster.unseen = None
+
+
+def enter_nodes(state: CellState, job_id: str, placement: tuple[GroupPlacement, ...]) -> None:
+    """The job has pods on these nodes now."""
+    for group in placement:
+        for node, _ in group.runs:
+            state.node_jobs.setdefault(node, {})[job_id] = None
+
+
+def leave_nodes(state: CellState, job_id: str, placement: tuple[GroupPlacement, ...]) -> None:
+    """None of its pods is left there."""
+    for group in placement:
+        for node, _ in group.runs:
+            leave_node(state, job_id, node)
+
+
+def leave_node(state: CellState, job_id: str, node: int) -> None:
+    on_node = state.node_jobs.get(node)
+    if on_node is not None:
+        on_node.pop(job_id, None)
+        if not on_node:
+            del state.node_jobs[node]
+    if state.vanished:
+        off_vanished(state, node, job_id)
 
 
 def accounted_for(state: CellState, job: Job) -> None:

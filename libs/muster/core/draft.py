@@ -121,24 +121,24 @@ class Draft:
     def change(self, job: Job, transition: tr.Transition) -> Job:
         """Write a transition of an existing job; returns the job as it is then."""
         job = self.edit(job)
-        tracked = bool(self.tree.by_id[job.queue].tracked)
+        tracked = self.tree.by_id[job.queue].tracked
         if tracked:
             self._counts_as(job, -1)
-        if isinstance(transition, tr.JobPreempted):
-            self.usages.shift(job.queue, job.gang.of_positions(staying(job)), -1)
-        elif isinstance(transition, tr.JobShrunk):
-            live = [position for position in transition.pods if not is_over(job.phases[position])]
-            self.usages.shift(job.queue, job.gang.of_positions(live), -1)
         if isinstance(transition, (tr.JobPreempted, tr.JobShrunk)):
-            pending = self.state.pending
-            if job.queue in pending.protected or self.tree.lending:
-                self.reopened[job.queue] = None  # as `apply` does: less of its E is used up
+            leaving = staying(job) if isinstance(transition, tr.JobPreempted) else transition.pods
+            self._leave(job, [position for position in leaving if not is_over(job.phases[position])])
         advance(job, transition, self.now_ms)
         if tracked:
             self._counts_as(job, 1)
         self.transitions.append(transition)
         self.bytes += size_of(transition)
         return job
+
+    def _leave(self, job: Job, positions: Sequence[int]) -> None:
+        """These pods, which are not over, make room for somebody else, or leave for nobody's sake."""
+        self.usages.shift(job.queue, job.gang.of_positions(positions), -1)
+        if job.queue in self.state.pending.protected or self.tree.lending:
+            self.reopened[job.queue] = None  # as `apply` does: less of its E is used up
 
     def pods_changed(self, job: Job, changes: tuple[PodChange, ...]) -> Job:
         """Phases move forward; what is over frees its node and its quota (rule L5)."""
@@ -169,8 +169,10 @@ class Draft:
         self.changed[spec.id] = job
         self._taken_names[spec.namespace, spec.name] = spec.id
         self._job_counts[job.queue] = self._job_counts.get(job.queue, 0) + 1
-        self._counts_as(job, 1)
-        self.fresh.add(self.class_key(job), self.order_key(job))
+        queue = self.tree.by_id[job.queue]
+        if queue.tracked:
+            self._counts_as(job, 1)
+        self.fresh.add(class_key(queue, job, held=spec.id in self.holds), order_key(queue, job))
 
     def requeued(self, job: Job) -> None:
         """The job waits again; if it has no backoff, the cycle of this transaction looks at it."""
@@ -193,9 +195,9 @@ class Draft:
         if job.gang.minimum_tasks is not None:
             advance(self.edit(job), transition, self.now_ms)  # it may grow at once
         if amounts:
-            self.charge(job, amounts)
+            self.usages.charge(job.queue, amounts)
         if self.tree.by_id[job.queue].tracked:
-            self.usages.count_member(job.queue, job.spec, pending=-1, running=1)
+            self.usages.count_member(job.queue, job.spec, pending=-1, running=1, amounts=amounts)
 
     def grown(self, job: Job, groups: tuple[GroupPlacement, ...]) -> None:
         """More replicas have a place; overlay and usage are charged already."""

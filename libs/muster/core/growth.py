@@ -59,7 +59,7 @@ class Growth:
         draft = self._draft
         turns = Turns(draft.tree, room.views, list(self._heads()))
         done = True
-        while turns:
+        while turns.left:
             if draft.exhausted:
                 done = False
                 break
