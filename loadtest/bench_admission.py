@@ -23,7 +23,7 @@ from muster.core.commands import SubmitJob
 from muster.runtime.nats_bus import connect
 from muster.runtime.streams import inbox_spec, ledger_spec
 from muster.wire import codec
-from muster.wire.jobs import JobReader, Origin
+from muster.wire.jobs import JobReader, Origin, without_name
 from muster_admission.checked import CheckedJobs
 
 JOBS: Final = 20_000
@@ -37,12 +37,14 @@ def parts() -> list[Measure]:
     data = request.SerializeToString()
     checked = CheckedJobs()
     reader, origin = JobReader(), Origin(cell=CELL, request_id="bench", submitter="bench")
-    items = [SubmitJob(reader.to_core(spec, n, origin)) for n, spec in enumerate(request.jobs)]
+    bodies = [without_name(spec) for spec in request.jobs]
+    items = [SubmitJob(reader.to_core(spec, n, origin, bodies[n])) for n, spec in enumerate(request.jobs)]
     steps: dict[str, Callable[[], object]] = {
         "parse": lambda: submission_pb2.SubmitJobsRequest.FromString(data),
-        "declared rules": lambda: checked.violations(request),
-        "to core": lambda: [reader.to_core(spec, n, origin) for n, spec in enumerate(request.jobs)],
-        "encode": lambda: codec.encode_inbox(items),
+        "bodies": lambda: [without_name(spec) for spec in request.jobs],
+        "declared rules": lambda: checked.violations(request, bodies),
+        "to core": lambda: [reader.to_core(spec, n, origin, bodies[n]) for n, spec in enumerate(request.jobs)],
+        "encode": lambda: codec.join_inbox([codec.encode_item(item) for item in items]),
     }
     cpu: dict[str, float] = {}
     for name, step in steps.items():

@@ -21,6 +21,7 @@ from msgspec import Struct, field
 
 from muster.core import resources
 from muster.core.jobs import Job
+from muster.core.lifecycle import SUCCEEDED
 from muster.core.lost_work import lost
 from muster.core.model import Amounts, JobState
 
@@ -73,7 +74,7 @@ class Tally(Struct):
 
     def ended(self, state: JobState) -> None:
         """A job has just become terminal."""
-        if state is JobState.SUCCEEDED:
+        if state is SUCCEEDED:
             self.succeeded += 1
         elif state is JobState.FAILED:
             self.failed += 1

@@ -21,7 +21,7 @@ from muster.core.errors import InvariantBroken
 from muster.core.jobs import OVER, RUNNING_STATES, Job, advance, is_over
 from muster.core.limits import REFUSALS_REMEMBERED_MAX, START_TIMEOUT_MS
 from muster.core.model import Amounts, JobState
-from muster.core.order import protected
+from muster.core.order import class_key, order_key, protected
 from muster.core.potential import staying
 from muster.core.state import CellState, Forgotten
 from muster.core.sums import Sum
@@ -121,26 +121,28 @@ def _job_queued(state: CellState, t: tr.JobQueued) -> None:
     state.by_name.setdefault(spec.namespace, {})[spec.name] = spec.id
     queue = state.queues.by_id[t.queue]
     queue.live[spec.id] = None
-    state.queues.count_members(spec, t.queue, 1, 0)
+    if queue.tracked:
+        state.queues.count_members(spec, t.queue, 1, 0)
     counted = state.sums.of(job, asks.full)
     counted.demanded += 1
     counted.tally(state.accounts).submitted += 1
-    state.pending.add(state.class_key(job), state.order_key(job))
+    state.pending.add(class_key(queue, job, held=False), order_key(queue, job))
 
 
 def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
     job = state.jobs[t.job]
-    state.pending.remove(state.class_key(job), state.order_key(job))
-    if apply_preemption.unhold(state, job):
+    queue, held = state.queues.by_id[job.queue], t.job in state.holds
+    state.pending.remove(class_key(queue, job, held=held), order_key(queue, job))
+    if held and apply_preemption.unhold(state, job):
         state.pending.loosen_behind()  # it may have found something smaller or elsewhere
     state.asks.pop(t.job, None)
     advance(job, t, state.now_ms)
     _charge(state, job, charged_amounts(job)).tally(state.accounts).placed(job, state.now_ms)
     state.nodes.charge_placement(job.gang.tasks, t.groups)
     apply_nodes.enter_nodes(state, t.job, t.groups)
-    state.queues.count_members(job.spec, job.queue, -1, 1)
+    if queue.tracked:
+        state.queues.count_members(job.spec, job.queue, -1, 1)
     _grows(state, job)
-    queue = state.queues.by_id[job.queue]
     queue.runs(t.job, job.spec.priority, job.spec.preemptible)
     if job.spec.preemptible:
         state.changes += 1
@@ -215,9 +217,11 @@ def _pods_changed(state: CellState, t: tr.PodsChanged) -> None:
         state.sums.of(job, job.wanted()).demanded += 1
         state.potential.touch(t.job)
     if over:
-        state.sums.of(job, gang.of_positions(over)).charged -= 1  # rule L5: pod by pod
+        counted = state.sums.of(job, gang.of_positions(over))
+        counted.charged -= 1  # rule L5: pod by pod
         state.nodes.release_pods(gang.tasks, job.placement, over if len(over) < gang.pods else None)
-        _uncommit(state, job, gang.of_positions(stayed))
+        counted.committed -= stayed is over
+        _uncommit(state, job, () if stayed is over else gang.of_positions(stayed))
         if gone:
             state.queues.leave(job.queue, gang.of_positions(gone), -1)
         if protected(job) and len(gone) < len(over):
@@ -309,10 +313,12 @@ def _job_requeued(state: CellState, t: tr.JobRequeued) -> None:
 
 def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCancelled) -> None:
     job = state.jobs[t.job]
+    queue = state.queues.by_id[job.queue]
     if state.is_pending(job):
         state.pending.remove(state.class_key(job), state.order_key(job))
     _runs_no_more(state, job)
-    state.queues.count_members(job.spec, job.queue, -int(not job.charged), -int(job.charged))
+    if queue.tracked:
+        state.queues.count_members(job.spec, job.queue, -int(not job.charged), -int(job.charged))
     placement = job.placement
     advance(job, t, state.now_ms)
     _grows(state, job)
@@ -326,7 +332,6 @@ def _job_finished(state: CellState, t: tr.JobSucceeded | tr.JobFailed | tr.JobCa
     del names[spec.name]
     if not names:
         del state.by_name[spec.namespace]
-    queue = state.queues.by_id[job.queue]
     del queue.live[t.job]
     counted = state.sums.of(job, job.wanted())
     counted.demanded -= 1

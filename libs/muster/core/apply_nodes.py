@@ -83,7 +83,8 @@ def leave_node(state: CellState, job_id: str, node: int) -> None:
         on_node.pop(job_id, None)
         if not on_node:
             del state.node_jobs[node]
-    off_vanished(state, node, job_id)
+    if state.vanished:
+        off_vanished(state, node, job_id)
 
 
 def accounted_for(state: CellState, job: Job) -> None:

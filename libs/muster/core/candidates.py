@@ -10,7 +10,7 @@ own (`owner`), with only nodes it fits on.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -119,19 +119,19 @@ class OverlayOrder:
         self.cursor = 0  # how much of the overlay's log is in it
         self._moved: dict[int, Keys] = {}
 
-    def follow(self, changed: Sequence[int], row_of: Callable[[int], Row]) -> None:
-        """Put the nodes in `changed` where they belong now."""
-        moved, base, keys = self._moved, self.base, self.keys
+    def follow(self, changed: Iterable[int], rows: Mapping[int, Row]) -> None:
+        """Put the nodes in `changed` where they belong now; `rows` has what is free on them."""
+        moved, base = self._moved, self.base
         changes = []
         for n in changed:
             old = moved.get(n)
             if old is None:
                 old = base.at[n]
-            new = base.keys_of(n, row_of(n))
+            new = base.keys_of(n, rows[n])
             if old != new:
                 moved[n] = new
                 changes.append((old, new))
-        move(keys, changes)
+        move(self.keys, changes)
 
 
 def move(keys: list[int], changes: Sequence[tuple[Keys, Keys]]) -> None:

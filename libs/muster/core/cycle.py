@@ -24,8 +24,9 @@ from muster.core.due import timer_is_spent
 from muster.core.growth import Growth
 from muster.core.hopeless import Hopeless
 from muster.core.jobs import Job
+from muster.core.lifecycle import QUEUED
 from muster.core.limits import DEVICES_PER_NODE_MAX, TRANSACTION_BYTES_MAX
-from muster.core.model import GroupPlacement, JobState
+from muster.core.model import GroupPlacement
 from muster.core.order import PendingClass
 from muster.core.preemption import cluster_mask
 from muster.core.queues import room_below
@@ -69,7 +70,7 @@ def _heads(draft: Draft, *, full: bool) -> Iterator[Head]:
         job = draft.job(entry[2])
         if job is None or entry[1] not in (Due.BACKOFF_OVER, Due.REQUEST_AGAIN) or timer_is_spent(state, entry):
             continue
-        if job.state is JobState.QUEUED:
+        if job.state is QUEUED:
             yield Head(draft.order_key(job), number, job, job.asks.minimum_map)
             number += 1
     for found in draft.fresh.classes.values():
@@ -85,12 +86,13 @@ def _heads(draft: Draft, *, full: bool) -> Iterator[Head]:
 
 def _next_in(draft: Draft, found: PendingClass, index: int, number: int) -> Head | None:
     """The first job of the class from `index` on that is still to be looked at."""
-    keys = found.keys
-    for at in range(index, len(keys)):
-        key = keys[at]
-        job = draft.changed.get(key[2]) or draft.state.jobs.get(key[2])
-        if job is not None and job.state is JobState.QUEUED and job.not_before_ms <= draft.now_ms:
-            return Head(key, number, job, job.asks.minimum_map, (found, at))
+    keys, changed, jobs = found.keys, draft.changed, draft.state.jobs
+    while index < len(keys):
+        key = keys[index]
+        job = changed.get(key[2]) or jobs.get(key[2])
+        if job is not None and job.state is QUEUED and job.not_before_ms <= draft.now_ms:
+            return Head(key, number, job, job.asks.minimum_map, (found, index))
+        index += 1
     return None
 
 
@@ -138,7 +140,7 @@ class _Pass:
         if self.hopeless.are_many(len(heads)):
             heads = self._without_hopeless(heads, entitled=entitled)
         turns = Turns(self.draft.tree, self.room.views, heads)
-        while turns:
+        while turns.left:
             if self.draft.exhausted:
                 return False
             head = turns.first()
@@ -154,7 +156,7 @@ class _Pass:
             if outcome is None:
                 return False
             turns.replace(self._after(head.source, 1) if outcome and head.source is not None else None, used=outcome)
-            if self.hopeless.are_many(len(turns)):
+            if self.hopeless.kinds and self.hopeless.are_many(turns.left):
                 heads = self._without_hopeless(turns.heads(), entitled=entitled)
                 turns = Turns(self.draft.tree, self.room.views, heads)
         return True
@@ -206,17 +208,21 @@ class _Pass:
             self.blocked.append(job_id)
             return False
         self.seen[job_id] = None
-        self.room.lift(job)
+        held = job_id in draft.holds
+        if held:
+            self.room.lift(job)
         placement = self._place(job, entitled=entitled)
         if placement is None:
-            self.room.restore(job)
+            if held:
+                self.room.restore(job)
             self.blocked.append(job_id)
             draft.bytes += BLOCKED_BYTES
             self.requests.blocked(job, queue, entitled=entitled)
             return False
         if not self._commit(job, placement):
             return None
-        self.room.drop(job)
+        if held:
+            self.room.drop(job)
         return True
 
     def _place(self, job: Job, *, entitled: bool) -> tuple[GroupPlacement, ...] | None:
@@ -224,7 +230,7 @@ class _Pass:
         draft, gang = self.draft, job.asks
         if not self.room.allows(job, gang.minimum_map, entitled=entitled):
             return None
-        if self._has_no_place(job):
+        if self.hopeless.kinds and self._has_no_place(job):
             return None
         tasks, mask = gang.minimum_tasks or gang.tasks, cluster_mask(job)
         if job.suspects:
@@ -279,15 +285,17 @@ class _Pass:
         found, index = source
         if found.key[4] or found.key[5] or found.key[6] or len(found.keys) - index < RUN_MIN:
             return []  # a hold, members or protection: each is checked by itself
-        queue = self.draft.tree.by_id[first.queue]
         limit = turns.room()
+        if limit is not None and found.keys[index + RUN_MIN - 1] >= limit:
+            return []
+        queue = self.draft.tree.by_id[first.queue]
         if not queue.starts_jobs or self.draft.tree.lending or first.spec.id in self.draft.holds:
             return []
         end = len(found.keys) if limit is None else bisect_left(found.keys, limit, lo=index)
         jobs = [first]
         for key in found.keys[index + 1 : min(end, index + RUN_MAX)]:
             job = self.draft.job(key[2])
-            if job is None or job.state is not JobState.QUEUED or job.not_before_ms > self.draft.now_ms:
+            if job is None or job.state is not QUEUED or job.not_before_ms > self.draft.now_ms:
                 break
             if key[2] in self.draft.holds or key[2] in self.seen or job.phases:
                 break
@@ -303,7 +311,7 @@ class _Pass:
         size = placed_bytes(placement)
         if not draft.fits(size):
             return False
-        draft.spend(gang.pods // PODS_PER_WORK_UNIT)
+        draft.work += gang.pods // PODS_PER_WORK_UNIT
         draft.placed(job, transition, size, gang.minimum)
         if job.gang.minimum_tasks is not None:
             self.growth.add(job.spec.id)

@@ -123,7 +123,7 @@ class Draft:
     def change(self, job: Job, transition: tr.Transition) -> Job:
         """Write a transition of an existing job; returns the job as it is then."""
         job = self.edit(job)
-        tracked = bool(self.tree.by_id[job.queue].tracked)
+        tracked = self.tree.by_id[job.queue].tracked
         if tracked:
             self._counts_as(job, -1)
         if isinstance(transition, tr.JobPreempted):
@@ -180,8 +180,10 @@ class Draft:
         self.changed[spec.id] = job
         self._taken_names[spec.namespace, spec.name] = spec.id
         self._job_counts[job.queue] = self._job_counts.get(job.queue, 0) + 1
-        self._counts_as(job, 1)
-        self.fresh.add(self.class_key(job), self.order_key(job))
+        queue = self.tree.by_id[job.queue]
+        if queue.tracked:
+            self._counts_as(job, 1)
+        self.fresh.add(class_key(queue, job, held=spec.id in self.holds), order_key(queue, job))
 
     def requeued(self, job: Job) -> None:
         """The job waits again; if it has no backoff, the cycle of this transaction looks at it."""
@@ -204,9 +206,11 @@ class Draft:
         if job.gang.minimum_tasks is not None:
             advance(self.edit(job), transition, self.now_ms)  # it may grow at once
         if amounts:
-            self.charge(job, amounts)
+            self.usages.charge(job.queue, amounts)
+            if protected(job):
+                self.usages.claims.count(job.queue, amounts, 1)
         if self.tree.by_id[job.queue].tracked:
-            self.usages.count_member(job.queue, job.spec, pending=-1, running=1)
+            self.usages.count_member(job.queue, job.spec, pending=-1, running=1, amounts=amounts)
 
     def grown(self, job: Job, groups: tuple[GroupPlacement, ...]) -> None:
         """More replicas have a place; overlay and usage are charged already."""

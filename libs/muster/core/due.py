@@ -7,11 +7,15 @@ timers itself, in `housekeeping`.
 
 from __future__ import annotations
 
+from typing import Final
+
 from muster.core.jobs import RUNNING_STATES, late_positions, may_grow
+from muster.core.lifecycle import PLACED, QUEUED, STARTING
 from muster.core.limits import START_TIMEOUT_MS
-from muster.core.model import JobState
 from muster.core.state import CellState
 from muster.core.timers import Due, TimerEntry
+
+NOT_STARTED: Final = frozenset({PLACED, STARTING})
 
 
 def wake(state: CellState) -> None:
@@ -46,7 +50,7 @@ def timer_is_spent(state: CellState, entry: TimerEntry) -> bool:
     if job is None or job.epoch != epoch:
         return True
     if what == Due.BACKOFF_OVER:
-        return job.state is not JobState.QUEUED
+        return job.state is not QUEUED
     if what == Due.GROWN:
         if job.state not in RUNNING_STATES or job.grown_ms + START_TIMEOUT_MS != due_ms:
             return True
@@ -60,7 +64,7 @@ def timer_is_spent(state: CellState, entry: TimerEntry) -> bool:
 def start_is_spent(state: CellState, job_id: str, epoch: int) -> bool:
     """Whether the start timeout of this placement no longer matters (rule L3)."""
     job = state.jobs.get(job_id)
-    return job is None or job.epoch != epoch or job.state not in (JobState.PLACED, JobState.STARTING)
+    return job is None or job.epoch != epoch or job.state not in NOT_STARTED
 
 
 def drop_spent_timers(state: CellState) -> None:

@@ -67,7 +67,7 @@ class Growth:
         draft = self._draft
         done = not entitled or self._use_holds(room)
         turns = Turns(draft.tree, room.views, list(self._heads()) if done else [])
-        while turns:
+        while turns.left:
             if draft.exhausted:
                 done = False
                 break

@@ -25,14 +25,14 @@ class Hopeless:
     """Of one pass. Only jobs of one pod: where a gang of several goes is a search, not a matter of each node."""
 
     def __init__(self) -> None:
-        self._kinds: dict[Kind, None] = {}
+        self.kinds: dict[Kind, None] = {}  # what was found hopeless
         self._heads: Counter[Kind] = Counter()
         self._new = 0
 
     def count(self, heads: Iterable[Head]) -> None:
         """These are about to have their turns."""
         self._heads = Counter([_kind(head.job) for head in heads])
-        self._new = sum(self._heads[kind] for kind in self._kinds)
+        self._new = sum(self._heads[kind] for kind in self.kinds)
 
     def looked_through(self) -> None:
         """What is hopeless by now was set aside, or has its turn for another reason."""
@@ -41,12 +41,12 @@ class Hopeless:
     def add(self, job: Job) -> None:
         """No node takes it."""
         kind = _kind(job)
-        if job.asks.pods == 1 and kind not in self._kinds:
-            self._kinds[kind] = None
+        if job.asks.pods == 1 and kind not in self.kinds:
+            self.kinds[kind] = None
             self._new += self._heads[kind]
 
     def has(self, job: Job) -> bool:
-        return _kind(job) in self._kinds
+        return _kind(job) in self.kinds
 
     def are_many(self, heads: int) -> bool:
         """Whether it is worth looking through all heads that are left."""

@@ -30,6 +30,8 @@ FAILED: Final = int(PodPhase.FAILED)
 GONE: Final = int(PodPhase.GONE)
 RUNNING: Final = int(PodPhase.RUNNING)
 OVER: Final = SUCCEEDED  # from here on a pod has stopped for good
+PLACED: Final = Reason.PLACED  # a member of an enumeration is slow to name
+ALL_SUCCEEDED: Final = Reason.ALL_SUCCEEDED
 RUNNING_STATES: Final = frozenset({JobState.PLACED, JobState.STARTING, JobState.RUNNING})  # charged, not stopping
 
 
@@ -264,7 +266,7 @@ def _placed(job: Job, t: tr.JobPlaced, now_ms: int) -> None:
     job.placed_ms = now_ms
     job.started_ms = 0
     job.not_before_ms = 0
-    job.reason = Reason.PLACED
+    job.reason = PLACED
     job.message = ""
     job.exit_code = 0
     job.saved_ms = 0
@@ -325,7 +327,7 @@ def _requeued(job: Job, t: tr.JobRequeued, now_ms: int) -> None:
 
 
 def _succeeded(job: Job, _t: tr.JobSucceeded, now_ms: int) -> None:
-    job.reason = Reason.ALL_SUCCEEDED
+    job.reason = ALL_SUCCEEDED
     job.message = ""
     job.exit_code = 0
     _finish(job, now_ms)

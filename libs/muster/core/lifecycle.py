@@ -66,6 +66,12 @@ TABLE: Final[Mapping[S, Mapping[type[tr.Transition], S]]] = {
     S.CANCELLED: {},
 }
 
+QUEUED: Final = S.QUEUED  # states that decisions ask for all the time: a member of an enumeration is slow to name
+PLACED: Final = S.PLACED
+STARTING: Final = S.STARTING
+STOPPING: Final = S.STOPPING
+SUCCEEDED: Final = S.SUCCEEDED
+
 TERMINAL: Final = frozenset(state for state, row in TABLE.items() if not row)
 CHARGED: Final = frozenset({S.PLACED, S.STARTING, S.RUNNING, S.STOPPING})
 

@@ -46,6 +46,7 @@ class Overlay:
         self._rows: dict[int, Row] = {}
         self._log: list[int] = []  # rows in the order they were touched
         self._orders: dict[Order, OverlayOrder] = {}
+        self._clusters = self.cache.clusters()
         self._unfit: dict[int, int] = {}  # shape -> fewest pods known not to fit; charging cannot make room
         self._unfit_gangs: dict[tuple[tuple[int, int], ...], bool] = {}
 
@@ -93,7 +94,7 @@ class Overlay:
         if self.table.changes.end != self._built_on:
             raise InvariantBroken("the node table changed under an overlay")
         order = self._orders[base] = OverlayOrder(base.synced(self.table))
-        order.follow(list(self._rows), self.row)
+        order.follow(self._rows, self._rows)
         order.cursor = len(self._log)
         return order
 
@@ -104,7 +105,8 @@ class Overlay:
         if order is None:
             order = self._copy(base)
         elif order.cursor != len(log):
-            order.follow(list(dict.fromkeys(log[order.cursor :])), self.row)
+            touched = log[order.cursor :]
+            order.follow(touched if len(touched) == 1 else dict.fromkeys(touched), self._rows)
             order.cursor = len(log)
         return order
 
@@ -191,14 +193,15 @@ class Overlay:
 
     def allowed(self, cluster_mask: Container[str] | None) -> list[int]:
         """Numbers of the clusters in the mask, by name."""
+        if cluster_mask is None:
+            return self._clusters
         names = self.table.cluster_names
-        clusters = self.cache.clusters()
-        return clusters if cluster_mask is None else [c for c in clusters if names[c] in cluster_mask]
+        return [c for c in self._clusters if names[c] in cluster_mask]
 
     def _take(self, shape: Shape, n: int, count: int) -> bytes:
         """Charge `count` pods to the node; their devices."""
         row, facts, demand = self._own(n), self.table.facts[n], shape.demand
-        devices = choose_devices(row, facts, demand, count)
+        devices = choose_devices(row, facts, demand, count) if demand.device_millis else b""
         charge_row(row, facts, demand, count, devices)
         return devices
 

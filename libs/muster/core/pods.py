@@ -18,19 +18,25 @@ from muster.core.backoff import backoff_ms
 from muster.core.draft import Draft
 from muster.core.elastic import can_do_without, shrink, suspects_of
 from muster.core.jobs import FAILED, GONE, SUCCEEDED, Job, is_over
+from muster.core.lifecycle import PLACED, STARTING, STOPPING
 from muster.core.limits import MESSAGE_CHARS_MAX
 from muster.core.model import JobState, PodChange, Reason
 
 PODS_PER_WORK_UNIT: Final = 32
 JOBS_PER_WORK_UNIT: Final = 2
 REASON_CHARS_MAX: Final = 200
+POD_GONE: Final = Reason.POD_GONE
 REFUSED_BY_KUBELET: Final = ("TopologyAffinityError", "UnexpectedAdmissionError", "NodeAffinity", "NodePorts")
 
 
 def observed(draft: Draft, fact: commands.PodsObserved) -> None:
     by_job: dict[str, list[commands.PodFact]] = {}
     for pod in fact.pods:
-        by_job.setdefault(pod.job, []).append(pod)
+        before = by_job.get(pod.job)
+        if before is None:
+            by_job[pod.job] = [pod]
+        else:
+            before.append(pod)
     draft.spend(len(by_job) // JOBS_PER_WORK_UNIT + len(fact.pods) // PODS_PER_WORK_UNIT)
     for job_id, pods in by_job.items():
         job = draft.job(job_id)
@@ -40,35 +46,36 @@ def observed(draft: Draft, fact: commands.PodsObserved) -> None:
 
 def _pods_of(draft: Draft, job: Job, pods: list[commands.PodFact]) -> None:
     changes: dict[int, PodChange] = {}
+    epoch, phases, leaving = job.epoch, job.phases, job.leaving
     for pod in pods:
-        if pod.epoch != job.epoch or not 0 <= pod.pod < len(job.phases) or not 0 <= pod.phase <= GONE:
+        position, phase = pod.pod, pod.phase
+        if pod.epoch != epoch or not 0 <= position < len(phases) or not 0 <= phase <= GONE:
             continue
-        if pod.attempt != job.attempt_of(pod.pod):
+        if pod.attempt != job.attempt_of(position):
             continue  # of a pod that had this position before
-        now = changes[pod.pod].phase if pod.pod in changes else job.phases[pod.pod]
-        if pod.phase > now and not is_over(now):
-            reason = pod.reason[:REASON_CHARS_MAX]
+        now = changes[position].phase if position in changes else phases[position]
+        if phase > now and not is_over(now):
             # A pod that was asked to leave has left, however it ended; an index that succeeded has (rule G1).
-            left = is_over(pod.phase) and pod.pod in job.leaving
-            kept = pod.phase == SUCCEEDED and job.spec.completion
-            phase = GONE if left and not kept else pod.phase
-            changes[pod.pod] = PodChange(pod.pod, phase, pod.attempt, pod.exit_code, reason)
+            left = position in leaving and is_over(phase)
+            if left and not (phase == SUCCEEDED and job.spec.completion):
+                phase = GONE
+            changes[position] = PodChange(position, phase, pod.attempt, pod.exit_code, pod.reason[:REASON_CHARS_MAX])
     if changes:
-        settle(draft, job, tuple(changes[position] for position in sorted(changes)), Reason.POD_GONE)
+        in_order = [changes[position] for position in sorted(changes)] if len(changes) > 1 else changes.values()
+        settle(draft, job, tuple(in_order), POD_GONE)
 
 
 def settle(draft: Draft, job: Job, changes: tuple[PodChange, ...], gone_reason: Reason) -> None:
     """Write the changes and what follows from them. `gone_reason` is why pods that are GONE are gone."""
     done_with = job.leaving
     refused = [c for c in changes if c.phase == FAILED and c.pod not in done_with and refused_by_kubelet(c.reason)]
-    spare = [change.pod for change in refused]
-    if spare and can_do_without(job, spare):
+    spare: list[int] = []
+    if refused and can_do_without(job, [change.pod for change in refused]):
+        spare = [change.pod for change in refused]
         changes = tuple(replace(change, phase=GONE) if change in refused else change for change in changes)
         done_with = (*done_with, *spare)
-    else:
-        spare = []
     job = draft.pods_changed(job, changes)
-    if job.state is JobState.STOPPING:
+    if job.state is STOPPING:
         finish_stopping(draft, job)
         return
     if spare:
@@ -79,7 +86,7 @@ def settle(draft: Draft, job: Job, changes: tuple[PodChange, ...], gone_reason: 
 
 def _settle_rest(draft: Draft, job: Job, changes: Sequence[PodChange], gone_reason: Reason) -> None:
     """What changes of pods that belong to the job mean for it."""
-    if all(change.phase <= SUCCEEDED for change in changes):
+    if max([change.phase for change in changes], default=SUCCEEDED) <= SUCCEEDED:  # the last one that is no trouble
         _go_on(draft, job)
         return
     failed = [change for change in changes if change.phase == FAILED]
@@ -107,9 +114,9 @@ def _go_on(draft: Draft, job: Job) -> None:
     if job.all_succeeded():
         draft.finished(draft.change(job, tr.JobSucceeded(job.id, job.epoch)))
         return
-    if job.state is JobState.PLACED:
+    if job.state is PLACED:
         job = draft.change(job, tr.JobStarting(job.id, job.epoch))
-    if job.state is JobState.STARTING and job.minimum_running():
+    if job.state is STARTING and job.minimum_running():
         draft.change(job, tr.JobRunning(job.id, job.epoch))
 
 

@@ -21,7 +21,8 @@ from typing import Final, NamedTuple
 
 from muster.core import resources
 from muster.core.jobs import RUNNING_STATES, Job, is_over
-from muster.core.model import Amounts, JobState
+from muster.core.lifecycle import STOPPING
+from muster.core.model import Amounts
 from muster.core.queues import Queue, Usage
 from muster.core.resources import PODS
 
@@ -84,7 +85,7 @@ class Potential:
 
     def goes(self, job: Job) -> None:
         """Whether the job has pods that were asked to leave has changed."""
-        if job.leaving or (job.state is JobState.STOPPING and not job.pods_over()):
+        if job.leaving or (job.state is STOPPING and not job.pods_over()):
             self.leaving[job.spec.id] = None
         else:
             self.leaving.pop(job.spec.id, None)

@@ -111,7 +111,7 @@ class Room:
             return False
         if protected(job) and (self.above_entitlement(queue, need) or any(self.over_claims(queue, need))):
             return False
-        return entitled or not any(self.kept_by_lenders(need))
+        return entitled or not self._draft.tree.lending or not any(self.kept_by_lenders(need))
 
     def over_allowance(
         self, job: Job, need: Mapping[str, int], *, starts: bool = True

@@ -215,20 +215,17 @@ def charge_row(row: Row, facts: NodeFacts, demand: Demand, count: int, devices: 
 class ChangeLog:
     """Row numbers in the order they changed; readers remember how far they have read. Old entries are cut off."""
 
-    __slots__ = ("_first", "_rows")
+    __slots__ = ("_first", "_rows", "end")
 
     def __init__(self) -> None:
         self._rows: list[int] = []
         self._first = 0
-
-    @property
-    def end(self) -> int:
-        """The cursor of a reader that has seen everything."""
-        return self._first + len(self._rows)
+        self.end = 0  # the cursor of a reader that has seen everything
 
     def append(self, row: int, nodes: int) -> None:
         rows = self._rows
         rows.append(row)
+        self.end += 1
         if len(rows) > LOG_ROWS_MIN and len(rows) > 4 * nodes:
             cut = len(rows) // 2
             del rows[:cut]

@@ -17,7 +17,8 @@ from muster.core.accounting import Accounts
 from muster.core.attempts import Attempt
 from muster.core.gangs import GangTable
 from muster.core.jobs import Job
-from muster.core.model import GroupPlacement, InboxPosition, JobState, Shrinks
+from muster.core.lifecycle import QUEUED
+from muster.core.model import GroupPlacement, InboxPosition, Shrinks
 from muster.core.nodes import NodeTable
 from muster.core.order import ClassKey, OrderKey, PendingIndex, class_key, order_key
 from muster.core.potential import Potential
@@ -136,4 +137,4 @@ class CellState:
 
     def is_pending(self, job: Job) -> bool:
         """Whether the cycle may start it: queued and not in backoff."""
-        return job.state is JobState.QUEUED and job.not_before_ms <= self.now_ms
+        return job.state is QUEUED and job.not_before_ms <= self.now_ms

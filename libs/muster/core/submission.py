@@ -87,17 +87,16 @@ def check_spec(spec: JobSpec) -> None:
 def _check_job(spec: JobSpec, size: int) -> None:
     if not JOB_ID.fullmatch(spec.id):
         raise _invalid("id", "is not a job id of 32 hexadecimal digits")
-    for field, value in (("name", spec.name), ("namespace", spec.namespace)):
-        check_name(field, value)
+    check_name("name", spec.name)
+    check_name("namespace", spec.namespace)
     if spec.options is not None and spec.options.fields:
         field = spec.options.fields[0]
         raise Rejected(Code.UNIMPLEMENTED, field, "is not available in this version: leave it out")
     if not -PRIORITY_MAX <= spec.priority <= PRIORITY_MAX:
         raise _invalid("priority", f"{spec.priority} is not between -{PRIORITY_MAX} and {PRIORITY_MAX}")
-    durations = (("max_runtime", spec.max_runtime_ms), ("max_wait", spec.max_wait_ms))
-    for field, duration_ms in (*durations, ("checkpoint.interval", spec.checkpoint_ms)):
-        if not 0 <= duration_ms <= RUNTIME_MAX_MS:
-            raise _invalid(field, "is negative or longer than ten years")
+    _check_duration("max_runtime", spec.max_runtime_ms)
+    _check_duration("max_wait", spec.max_wait_ms)
+    _check_duration("checkpoint.interval", spec.checkpoint_ms)
     for field, pairs in (("labels", spec.labels), ("annotations", spec.annotations)):
         if len(pairs) > LABELS_MAX:
             raise _invalid(field, f"has {len(pairs)} entries, at most {LABELS_MAX} are allowed")
@@ -108,6 +107,11 @@ def _check_job(spec: JobSpec, size: int) -> None:
         _check_array(spec)
     if size > JOB_BYTES_MAX:
         raise _invalid("", f"the job has about {size} bytes, at most {JOB_BYTES_MAX} are allowed", "LOG-8")
+
+
+def _check_duration(field: str, duration_ms: int) -> None:
+    if not 0 <= duration_ms <= RUNTIME_MAX_MS:
+        raise _invalid(field, "is negative or longer than ten years")
 
 
 def _check_array(spec: JobSpec) -> None:

@@ -47,14 +47,15 @@ class Sums:
     __slots__ = ("_sums",)
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[Account, Amounts], Sum] = {}
+        self._sums: dict[tuple[str, str, str, int, Amounts], Sum] = {}  # the account's parts, amounts
 
     def of(self, job: Job, amounts: Amounts) -> Sum:
         """Where so much of the job is counted."""
-        key = (account_of(job), amounts)
+        spec = job.spec
+        key = (job.queue, spec.namespace, spec.submitter, spec.priority, amounts)
         found = self._sums.get(key)
         if found is None:
-            found = self._sums[key] = Sum(*key, job.spec)
+            found = self._sums[key] = Sum(account_of(job), amounts, spec)
         return found
 
     def settle(self, state: CellState) -> None:

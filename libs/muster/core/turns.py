@@ -35,7 +35,7 @@ SHARE_BITS: Final = 128
 INFINITE: Final = 1 << 256  # the share of what has no entitlement
 
 Rank = tuple[int, int, int, int, str]
-Ranks = dict[tuple[str, str], tuple[Mapping[str, int], int, int]]  # (queue, member) -> need, what its rank is from it
+Ranks = dict[tuple[str, str], "Rated"]  # (queue, member) -> what is known of its rank
 Source = tuple[PendingClass, int] | None  # a class and the index of its next job; None: a job by itself
 
 
@@ -60,19 +60,31 @@ class Views(NamedTuple):
     ranks: Ranks
 
 
+class Rated:
+    """The part of a rank that follows from usage, as it is with `need` on top; None: usage has changed since."""
+
+    __slots__ = ("later", "need", "share")
+
+    def __init__(self) -> None:
+        self.need: Mapping[str, int] | None = None
+        self.later = 0  # 0 before 1
+        self.share = 0
+
+
 class Turn:
     """A queue, or a member of a fair one, with the heads or the turns below it."""
 
-    __slots__ = ("below", "heads", "key", "member", "name", "parent", "queue")
+    __slots__ = ("below", "heads", "member", "name", "parent", "priority", "queue", "rated")
 
     def __init__(
-        self, key: tuple[str, str], queue: Queue | None, name: str, parent: Turn | None, member: Key | None = None
+        self, queue: Queue | None, name: str, parent: Turn | None, rated: Rated, member: Key | None = None
     ) -> None:
-        self.key = key
         self.queue = queue
         self.name = name
         self.parent = parent
+        self.rated = rated
         self.member = member
+        self.priority = -queue.spec.priority if queue is not None and member is None else 0
         self.heads: list[Head] = []  # a heap
         self.below: list[tuple[Rank, Turn]] = []  # a heap
 
@@ -82,37 +94,27 @@ class Turn:
             turn = turn.below[0][1]
         return turn.heads[0]
 
-    @property
-    def empty(self) -> bool:
-        return not self.heads and not self.below
-
 
 class Turns:
-    """The heads of a pass in their order. `first`, then `replace` or `drop`, again and again."""
+    """The heads of a pass in their order. `first`, then `replace`, again and again, while there are some `left`."""
 
     def __init__(self, tree: QueueTree, views: Views, heads: Iterable[Head]) -> None:
         self._tree = tree
         self._views = views
-        self._root = Turn(("", ""), None, "", None)
+        self._root = Turn(None, "", None, Rated())
         self._turns: dict[tuple[str, str], Turn] = {}
         self._leaf = self._root
         self.alone = False  # whether no other queue or member has a head
-        self._left = 0
+        self.left = 0  # how many heads
         leaves: dict[int, Turn] = {}
         for head in heads:
             leaf = self._leaf_of(head.job)
             leaf.heads.append(head)
-            self._left += 1
+            self.left += 1
             leaves[id(leaf)] = leaf
         for leaf in leaves.values():
             heapify(leaf.heads)
         self._rank_all()
-
-    def __bool__(self) -> bool:
-        return not self._root.empty
-
-    def __len__(self) -> int:
-        return self._left
 
     def heads(self) -> Iterator[Head]:
         """All that are left, in no order that matters."""
@@ -136,33 +138,26 @@ class Turns:
 
         `used`: something was placed, so usage has changed along the path.
         """
-        if used:
-            turn: Turn | None = self._leaf
-            while turn is not None:
-                self._views.ranks.pop(turn.key, None)
-                turn = turn.parent
+        turn = self._leaf
         if head is None:
-            heappop(self._leaf.heads)
-            self._left -= 1
+            heappop(turn.heads)
+            self.left -= 1
         else:
-            heapreplace(self._leaf.heads, head)
-        self._settle()
+            heapreplace(turn.heads, head)
+        while (parent := turn.parent) is not None:
+            if used:
+                turn.rated.need = None
+            if not turn.heads and not turn.below:
+                heappop(parent.below)
+            elif len(parent.below) > 1:  # else there is nobody to compare it with
+                heapreplace(parent.below, (self._rank(turn), turn))
+            turn = parent
 
     def room(self) -> OrderKey | None:
         """If it is `alone`: up to which key of another class of the leaf the class whose turn it is stays in front;
         None: to its end."""
         others = self._leaf.heads[1:3]  # of a heap: the second is one of these
         return min(head.key for head in others) if others else None
-
-    def _settle(self) -> None:
-        turn = self._leaf
-        while turn.parent is not None:
-            parent = turn.parent
-            if turn.empty:
-                heappop(parent.below)
-            elif len(parent.below) > 1:  # else there is nobody to compare it with
-                heapreplace(parent.below, (self._rank(turn), turn))
-            turn = parent
 
     # --- building ---------------------------------------------------------------------------------------------------
 
@@ -173,17 +168,25 @@ class Turns:
             return turn
         kind = USER if queue.spec.fair_by == USER else NAMESPACE
         name = fair_member(queue.spec, job.spec)
-        found = self._turns.get((queue.id, f"/{name}"))
+        key = (queue.spec.id, f"/{name}")
+        found = self._turns.get(key)
         if found is None:
-            key = (queue.id, f"/{name}")
-            found = self._turns[key] = Turn(key, queue, name, turn, (kind, name))
+            found = self._turns[key] = Turn(queue, name, turn, self._rated(key), (kind, name))
         return found
 
     def _turn_of(self, queue: Queue) -> Turn:
-        found = self._turns.get((queue.id, ""))
+        key = (queue.spec.id, "")
+        found = self._turns.get(key)
         if found is None:
             parent = self._turn_of(queue.chain[1]) if len(queue.chain) > 1 else self._root
-            found = self._turns[queue.id, ""] = Turn((queue.id, ""), queue, queue.spec.name, parent)
+            found = self._turns[key] = Turn(queue, queue.spec.name, parent, self._rated(key))
+        return found
+
+    def _rated(self, key: tuple[str, str]) -> Rated:
+        """What earlier turns of the pass have found out about it."""
+        found = self._views.ranks.get(key)
+        if found is None:
+            found = self._views.ranks[key] = Rated()
         return found
 
     def _rank_all(self) -> None:
@@ -195,14 +198,12 @@ class Turns:
         heapify(self._root.below)
 
     def _rank(self, turn: Turn) -> Rank:
-        queue, head = turn.queue, turn.heads[0] if turn.heads else turn.first()
-        if queue is None:
-            return (0, 0, 0, 0, "")
-        known = self._views.ranks.get(turn.key)
-        if known is None or known[0] is not head.need:
-            known = self._views.ranks[turn.key] = (head.need, *self._shares(queue, turn.member, head.need))
-        priority = 0 if turn.member is not None else -queue.spec.priority
-        return (priority, known[1], known[2], head.job.submit_ms, turn.name)
+        queue, rated = turn.queue, turn.rated
+        head = turn.heads[0] if turn.heads else turn.first()
+        if queue is not None and rated.need is not head.need:
+            rated.need = head.need
+            rated.later, rated.share = self._shares(queue, turn.member, head.need)
+        return (turn.priority, rated.later, rated.share, head.job.submit_ms, turn.name)
 
     def _shares(self, queue: Queue, member: Key | None, need: Mapping[str, int]) -> tuple[int, int]:
         """0 before 1, and the dominant share: queues below their guarantee, members that are entitled to something."""
@@ -258,4 +259,4 @@ def share_of(capacity: Mapping[str, int], used: Mapping[str, int], need: Mapping
     return max([(amount << SHARE_BITS) // capacity[r] for r, amount in amounts.items() if capacity.get(r)], default=0)
 
 
-__all__ = ["INFINITE", "Head", "Ranks", "Source", "Turns", "Views", "share", "share_ahead", "share_of"]
+__all__ = ["INFINITE", "Head", "Ranks", "Rated", "Source", "Turns", "Views", "share", "share_ahead", "share_of"]

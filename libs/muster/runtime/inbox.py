@@ -53,7 +53,7 @@ class _Piece:
     __slots__ = ("bytes", "give_up_s", "headers", "items", "key", "positions", "sent")
 
     def __init__(self, key: Hashable, headers: Mapping[str, str], give_up_s: float) -> None:
-        self.items: list[AnyItem] = []
+        self.items: list[bytes] = []  # encoded
         self.bytes = 0
         self.key = key
         self.sent = False
@@ -165,12 +165,13 @@ class InboxWriter:
         pieces: list[_Piece] = []
         headers, give_up_s = self._trace_headers(), self._clock.monotonic() + GIVE_UP_S
         for item in items:
-            size = codec.encoded_item_bytes(item)
+            encoded = codec.encode_item(item)
+            size = len(encoded)
             if size > ITEM_BYTES_MAX:
                 raise ItemTooLarge(f"a {type(item).__name__} of {size} bytes, at most {ITEM_BYTES_MAX} fit a message")
             if not pieces or pieces[-1].bytes + size > BATCH_BYTES_MAX:
                 pieces.append(_Piece(key, headers, give_up_s))
-            pieces[-1].items.append(item)
+            pieces[-1].items.append(encoded)
             pieces[-1].bytes += size
         return pieces
 
@@ -232,7 +233,7 @@ class InboxWriter:
 
     async def _send(self, batch: list[_Piece]) -> None:
         try:
-            data = codec.encode_inbox([item for piece in batch for item in piece.items])
+            data = codec.join_inbox([item for piece in batch for item in piece.items])
             seq = await self._store(data, batch[0].headers)
         except asyncio.CancelledError:
             for piece in batch:

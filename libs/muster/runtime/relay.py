@@ -98,7 +98,9 @@ class EventRelay:
             return applied
         self._names.observe(tx)
         made = events.public_events(tx, message.seq, self._names, self._cell)
-        pending.extend(event for event in made if (event.ledger_seq, event.index) > self._done)
+        if message.seq <= self._done[0]:  # stored before, perhaps in part
+            made = [event for event in made if (event.ledger_seq, event.index) > self._done]
+        pending += made
         return message.seq
 
     async def _publish(self, pending: Sequence[events.PublicEvent]) -> None:

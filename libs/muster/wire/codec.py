@@ -39,7 +39,7 @@ class Malformed(Exception):
 
 
 class _InboxParts(msgspec.Struct, array_like=True, frozen=True):
-    """An inbox message with its items left undecoded, to find out which of them is bad."""
+    """An inbox message with its items encoded: to find out which of them is bad, and to put them together."""
 
     version: int
     items: tuple[msgspec.Raw, ...]
@@ -59,9 +59,14 @@ def encode_inbox(items: Sequence[commands.AnyItem]) -> bytes:
     return _encoder.encode(commands.InboxMessage(version=INBOX_VERSION, items=tuple(items)))
 
 
-def encoded_item_bytes(item: commands.AnyItem) -> int:
-    """The exact size of one item, for writers that fill messages up to a limit."""
-    return len(_encoder.encode(item))
+def encode_item(item: commands.AnyItem) -> bytes:
+    """One item, for writers that fill messages up to a limit."""
+    return _encoder.encode(item)
+
+
+def join_inbox(encoded: Sequence[bytes]) -> bytes:
+    """One inbox message of items that are encoded already; the same bytes as `encode_inbox` gives."""
+    return _encoder.encode(_InboxParts(version=INBOX_VERSION, items=tuple(map(msgspec.Raw, encoded))))
 
 
 def decode_inbox(data: bytes) -> tuple[commands.AnyItem | commands.Undecodable, ...]:

@@ -125,9 +125,10 @@ class PublicEvent(Struct, frozen=True):
 
 
 class Moment(Struct, frozen=True):
-    """Where and when the transitions of one transaction stand."""
+    """Where and when a transition stands."""
 
     ledger_seq: int
+    ledger_sequence: str  # as events spell it
     index: int
     time: str
 
@@ -135,19 +136,21 @@ class Moment(Struct, frozen=True):
 def public_events(tx: tr.Transaction, ledger_seq: int, names: Names, cell: str) -> list[PublicEvent]:
     """The events of one transaction, in order. `names` as of before or after it."""
     time = rfc3339(tx.header.now_ms)
+    sequence = str(ledger_seq)
     queued: dict[str, JobFacts] = {}
     events: list[PublicEvent] = []
     for index, transition in enumerate(tx.transitions):
         kind = type(transition)
         if kind not in PUBLIC:
             continue
-        moment = Moment(ledger_seq, index, time)
+        moment = Moment(ledger_seq, sequence, index, time)
         step = STEPS.get(kind)
         if isinstance(transition, tr.JobQueued):
-            facts = queued[transition.spec.id] = facts_of(transition.spec, names.queue(transition.queue))
-            events.append(_job_event(transition.spec.id, facts, moment, _QUEUED))
+            job = transition.spec.id
+            facts = queued[job] = names.job(job) or facts_of(transition.spec, names.queue(transition.queue))
+            events.append(_job_event(job, facts, moment, _QUEUED))
         elif step is not None:
-            job: str = transition.job  # type: ignore[union-attr]  # every transition in STEPS has one
+            job = transition.job  # type: ignore[union-attr]  # every transition in STEPS has one
             facts_known = queued.get(job) or names.job(job) or NOTHING_KNOWN
             events.append(_job_event(job, facts_known, moment, step(transition)))
         else:
@@ -286,7 +289,7 @@ def _job_event(job: str, facts: JobFacts, moment: Moment, fields: Fields) -> Pub
         submitter=facts.submitter,
         trace_context=facts.trace,
         labels=dict(facts.labels),
-        ledger_sequence=str(moment.ledger_seq),
+        ledger_sequence=moment.ledger_sequence,
         index=moment.index,
         time=moment.time,
         **fields,
@@ -299,7 +302,7 @@ def _job_event(job: str, facts: JobFacts, moment: Moment, fields: Fields) -> Pub
 
 def _other_event(t: tr.Transition, names: Names, moment: Moment, cell: str) -> PublicEvent | None:
     """Of a transition that is about no queued job."""
-    place: Fields = {"ledger_sequence": str(moment.ledger_seq), "index": moment.index, "time": moment.time}
+    place: Fields = {"ledger_sequence": moment.ledger_sequence, "index": moment.index, "time": moment.time}
     data: AnyData
     match t:
         case tr.CommandRefused():

@@ -57,12 +57,13 @@ class JobReader:
         self._groups: OrderedDict[bytes, TaskGroup] = OrderedDict()
         self._jobs: OrderedDict[bytes, JobSpec] = OrderedDict()
 
-    def to_core(self, spec: job_pb2.JobSpec, index: int, origin: Origin) -> JobSpec:
-        """Job number `index` of its request. Raises Rejected.
+    def to_core(self, spec: job_pb2.JobSpec, index: int, origin: Origin, body: bytes | None = None) -> JobSpec:
+        """Job number `index` of its request. Raises Rejected. `body`: its bytes `without_name`, if they are known.
 
         A job that differs from an earlier one in its name only is not read again: thousands come from one template.
         """
-        body = without_name(spec)
+        if body is None:
+            body = without_name(spec)
         known = self._jobs.get(body)
         if known is None:
             job = self._read(spec, index, origin)

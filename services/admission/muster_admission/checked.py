@@ -11,10 +11,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
-from muster.api.v1 import job_pb2, submission_pb2
+from muster.api.v1 import submission_pb2
 from muster.core.limits import NAME_CHARS_MAX
 from muster.core.submission import NAME
-from muster.wire.jobs import without_name
 from muster_admission.calls import violations
 
 JOBS_MAX: Final = 1000  # in a request, by its declared rule
@@ -30,29 +29,29 @@ class CheckedJobs:
     def __init__(self) -> None:
         self._good: OrderedDict[bytes, None] = OrderedDict()
 
-    def violations(self, request: submission_pb2.SubmitJobsRequest) -> Violations:
-        """What breaks the declared rules: (field path, description)."""
-        if 0 < len(request.jobs) <= JOBS_MAX and self._knows(request.jobs):
+    def violations(self, request: submission_pb2.SubmitJobsRequest, bodies: Sequence[bytes]) -> Violations:
+        """What breaks the declared rules: (field path, description). `bodies`: of each job the bytes without its name
+        (`wire.jobs.without_name`)."""
+        if 0 < len(request.jobs) <= JOBS_MAX and self._knows(request, bodies):
             rest = submission_pb2.SubmitJobsRequest(
                 request_id=request.request_id, jobs=request.jobs[:1], dry_run=request.dry_run, wait=request.wait
             )
             return violations(rest)
         found = violations(request)
         if not found:
-            self._remember(request.jobs)
+            self._remember(bodies)
         return found
 
-    def _knows(self, jobs: Sequence[job_pb2.JobSpec]) -> bool:
-        for job in jobs:
+    def _knows(self, request: submission_pb2.SubmitJobsRequest, bodies: Sequence[bytes]) -> bool:
+        for job, body in zip(request.jobs, bodies, strict=True):
             name = job.name
-            if len(name) > NAME_CHARS_MAX or NAME.fullmatch(name) is None or without_name(job) not in self._good:
+            if len(name) > NAME_CHARS_MAX or NAME.fullmatch(name) is None or body not in self._good:
                 return False
         return True
 
-    def _remember(self, jobs: Sequence[job_pb2.JobSpec]) -> None:
-        for job in jobs:
-            key = without_name(job)
-            if len(key) <= REMEMBERED_BYTES_MAX:
-                self._good[key] = None
+    def _remember(self, bodies: Sequence[bytes]) -> None:
+        for body in bodies:
+            if len(body) <= REMEMBERED_BYTES_MAX:
+                self._good[body] = None
         while len(self._good) > REMEMBERED_MAX:
             self._good.popitem(last=False)

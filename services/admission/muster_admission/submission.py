@@ -23,7 +23,7 @@ from muster.core.model import InboxPosition, JobSpec
 from muster.core.submission import check_spec, find_queue
 from muster.runtime.streams import inbox_subject
 from muster.wire import errors, ids
-from muster.wire.jobs import JobReader, Origin
+from muster.wire.jobs import JobReader, Origin, without_name
 from muster.wire.status import position as to_position
 from muster_admission.calls import Context, Refused, abort, invalid, status_of, unary, unbuilt_call
 from muster_admission.cell import Cell, refused
@@ -79,7 +79,8 @@ class SubmissionServicer:
 
     async def _submit(self, request: submission_pb2.SubmitJobsRequest, user: str) -> tuple[Results, int]:
         """(one result per job, ledger sequence before any of them). Raises what refuses the batch as a whole."""
-        bad = _by_job(self._checked.violations(request))
+        bodies = [without_name(spec) for spec in request.jobs]
+        bad = _by_job(self._checked.violations(request, bodies))
         ledger_seq = self._cell.state.ledger_seq
         with self._cell.tracing.send_span(inbox_subject(self._cell.name), len(request.jobs)):
             origin = Origin(
@@ -93,7 +94,7 @@ class SubmissionServicer:
                 try:
                     if index in bad:
                         raise Refused(invalid(bad[index]))
-                    batch.take(index, self._check(self._reader.to_core(spec, index, origin)))
+                    batch.take(index, self._check(self._reader.to_core(spec, index, origin, bodies[index])))
                 except (Rejected, Refused) as error:
                     batch.refuse(index, _status(error, f"jobs[{index}]"))
             await self._check_queues(batch)

@@ -292,7 +292,7 @@ def test_the_order_is_total_whatever_the_past(used, draw):
     for _ in range(3):
         draw.shuffle(heads)
         turns, order = Turns(draft.tree, Room(draft).views, heads), []
-        while turns:
+        while turns.left:
             order.append(turns.first().job.spec.name)
             turns.replace(None, used=True)
         orders.append(order)

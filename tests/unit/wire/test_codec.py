@@ -98,4 +98,5 @@ def test_snapshot_parts():
 def test_the_size_of_an_item_is_exact():
     item = c.CancelJob("a", reason="x" * 300)
     one, two = codec.encode_inbox((item,)), codec.encode_inbox((item, item))
-    assert len(two) - len(one) == codec.encoded_item_bytes(item)
+    assert len(two) - len(one) == len(codec.encode_item(item))
+    assert codec.join_inbox([codec.encode_item(item)] * 2) == two
