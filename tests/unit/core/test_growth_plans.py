@@ -337,6 +337,26 @@ def test_a_hold_of_a_placed_job_outlives_a_restart(lender):
     assert live(lender) == 8
 
 
+def test_no_request_is_lost_when_a_pass_is_paused(world, around):
+    """What one transaction found blocked, the next one does not look at again."""
+    world.nodes(1, cpu=8000)
+    world.queue("lender", preemption="ANY")
+    world.queue("borrower")
+    many(world, "b", 8, "borrower")
+    for n in range(4):
+        world.submit(f"e-{n}", queue="lender", replicas=4, least=1)
+        world.pods(f"b-{n}", 3)
+    assert [live(world, f"e-{n}") for n in range(4)] == [1] * 4
+    world.submit("first", queue="lender", cpu=8000, priority=5)
+    world.submit("second", queue="lender", cpu=7000, priority=5)
+    world.cell.work_limit = 3
+    around.entitle(lender=cpu(8000), borrower=())
+    around.note(world.cell.settle())
+    assert sorted(world.state.asks) == sorted(map(world.id, ("first", "second", *(f"e-{n}" for n in range(4)))))
+    asked = sorted((ask.request, job) for job, ask in world.state.asks.items())
+    assert {job for _, job in asked[:2]} == {world.id("first"), world.id("second")}
+
+
 # --- explained ------------------------------------------------------------------------------------------------------
 
 
