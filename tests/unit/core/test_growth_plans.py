@@ -9,7 +9,6 @@ from tests.unit.core.preempting import Around, cpu, many, planned
 from muster.core import commands as c
 from muster.core import invariants, snapshot
 from muster.core import transitions as tr
-from muster.core.explain import explain
 from muster.core.limits import HOLD_TTL_MS
 from muster.core.model import EVERY_INDEX, Allowance, JobState, TaskGroup
 from muster.core.preemption import Planner, plan_preemption
@@ -337,46 +336,21 @@ def test_a_hold_of_a_placed_job_outlives_a_restart(lender):
     assert live(lender) == 8
 
 
-# --- explained ------------------------------------------------------------------------------------------------------
-
-
-def told(world, now_ms=0):
-    found = explain(world.state, world.id("e"), now_ms)
-    return found.summary, found.preemption
-
-
-def test_what_is_said_of_a_job_that_would_grow(lender, around):
-    summary, preemption = told(lender)
-    assert summary.endswith("; wants 6 more replicas: there is no room for one more now")
-    assert preemption == "a preemption plan has been asked for"
-    planned_for(lender)
-    summary, preemption = told(lender)
-    assert summary.endswith("; wants 6 more replicas")
-    assert preemption == "preempting 6 jobs: what they free is held for 6 of its replicas"
-    around.calm()
-    summary, preemption = told(lender)
-    assert "wants" not in summary
-    assert preemption == ""
-
-
-def test_why_others_do_not_leave_for_its_growth(world, around):
-    lending(world, around, lender_policy="NEVER")
-    assert told(world)[1] == "not preempting because the jobs of queue lender preempt nobody"
-    around.entitle(lender=cpu(2000))
-    assert told(world)[1] == (
-        "not preempting because queue lender is not below its entitlement in anything that the job needs"
-    )
-    around.entitle(lender=cpu(8000), borrower=cpu(8000))
+def test_no_request_is_lost_when_a_pass_is_paused(world, around):
+    """What one transaction found blocked, the next one does not look at again."""
+    world.nodes(1, cpu=8000)
     world.queue("lender", preemption="ANY")
-    around.calm()
-    assert told(world)[1] == "not preempting: nobody who may be preempted would make enough room"
-    world.queue("lender", preemption="ANY", limit=cpu(2000))
-    assert told(world)[0].endswith("; wants 6 more replicas: one more would exceed the limit of queue lender")
-
-
-def test_when_it_grows_again_after_a_loss(world):
-    world.nodes(2, cpu=2000)
-    world.submit("e", replicas=4, least=2)
-    world.pods("e", 2)
-    world.pods("e", GONE, 3)
-    assert told(world)[0].endswith("; wants 1 more replica and grows again in 1 s")
+    world.queue("borrower")
+    many(world, "b", 8, "borrower")
+    for n in range(4):
+        world.submit(f"e-{n}", queue="lender", replicas=4, least=1)
+        world.pods(f"b-{n}", 3)
+    assert [live(world, f"e-{n}") for n in range(4)] == [1] * 4
+    world.submit("first", queue="lender", cpu=8000, priority=5)
+    world.submit("second", queue="lender", cpu=7000, priority=5)
+    world.cell.work_limit = 3
+    around.entitle(lender=cpu(8000), borrower=())
+    around.note(world.cell.settle())
+    assert sorted(world.state.asks) == sorted(map(world.id, ("first", "second", *(f"e-{n}" for n in range(4)))))
+    asked = sorted((ask.request, job) for job, ask in world.state.asks.items())
+    assert {job for _, job in asked[:2]} == {world.id("first"), world.id("second")}
