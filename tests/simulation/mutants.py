@@ -172,6 +172,55 @@ MUTANTS = (
         "phase = GONE if left and not kept else pod.phase",
         "phase = pod.phase",
     ),
+    Mutant(
+        "an-index-that-succeeded-runs-again",
+        "G1",
+        "libs/muster/core/arrays.py",
+        "    if not phases.count(SUCCEEDED):\n        return bytearray()\n",
+        "    return bytearray()\n",
+    ),
+    Mutant(
+        "more-indices-run-than-may",
+        "G1",
+        "libs/muster/core/growth.py",
+        "if most and job.live_pods() +",
+        "if False and job.live_pods() +",
+    ),
+    Mutant(
+        "a-drain-forgets-jobs-that-run",
+        "Q1",
+        "libs/muster/core/housekeeping.py",
+        "if job is not None and job.state in RUNNING_STATES:\n                    requeue",
+        "if job is not None and job.state is JobState.PLACED:\n                    requeue",
+    ),
+    Mutant(
+        "a-change-of-the-tree-restarts-jobs",
+        "Q4",
+        "libs/muster/core/housekeeping.py",
+        "    for drained in sorted(draft.tree.draining):\n",
+        "    for drained in sorted(draft.tree.by_id if draft.structural else draft.tree.draining):\n",
+    ),
+    Mutant(
+        "a-queue-moves-without-what-it-uses",
+        "I3",
+        "libs/muster/core/queues.py",
+        "            _count(old.chain[1:], of, amounts.items(), 1)\n",
+        "            pass\n",
+    ),
+    Mutant(
+        "jobs-start-on-cordoned-nodes",
+        "G4",
+        "libs/muster/core/rows.py",
+        "open=spec.ready and not spec.cordoned and not removed,",
+        "open=spec.ready and not removed,",
+    ),
+    Mutant(
+        "work-is-saved-in-the-future",
+        "P3",
+        "libs/muster/core/checkpoints.py",
+        "min(command.at_ms or draft.now_ms, draft.now_ms)",
+        "command.at_ms or draft.now_ms",
+    ),
 )
 
 

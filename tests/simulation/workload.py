@@ -1,25 +1,30 @@
-"""What simulated users do: a queue tree, jobs of many kinds, changes of the tree, the same request sent twice.
+"""What simulated users ask for: a queue tree, other settings for its queues, jobs of many kinds.
 
 Everything is drawn from the seed. Each run has a tree of its own: plain queues, queues with guarantees, weights and
 policies of every kind, or a tree of several levels. The jobs ask for more than there is, in bursts of one queue after
 the other, so queues borrow, get back what is theirs, and shrink; some are elastic, some matter more, some cannot be
-preempted. They are small enough to end within a minute of virtual time, and many enough to wait for each other.
+preempted, and some are arrays whose indices have to succeed once each. They are small enough to end within a minute of
+virtual time, and many enough to wait for each other.
 """
 
 from __future__ import annotations
 
 import hashlib
 from random import Random
+from typing import Any
 
 import msgspec
 
 from muster.core import commands
-from muster.core.model import Allowance, Amounts, JobSpec, QueueSpec, TaskGroup
+from muster.core.model import EVERY_INDEX, Allowance, Amounts, JobSpec, QueueSpec, TaskGroup
 
 GPU = "nvidia.com/gpu"
 PLAIN = ("team-a", "team-b", "team-c")
 DEEP = ("research", "research/vision", "research/vision/a", "research/vision/b", "research/language", "prod")
-JOBS = 24
+INNER = ("research", "vision")
+JOBS = 22
+ARRAY_CHANCE = 0.2
+NO_ARRAY: dict[str, Any] = {"completion": "", "max_parallel": 0}
 BURST_CHANCE = 0.25  # that the jobs to come are of another queue
 LASTING_JOBS = 3
 LASTING_S = 340.0  # longer than a hold is kept
@@ -45,22 +50,23 @@ class Workload:
             for path, spec in self._queues.items()
         ]
 
-    def change(self, number: int) -> commands.AnyItem:
-        """Somebody changes a queue: other weights and guarantees, or its jobs have to leave for a while."""
-        path = self._rng.choice(self.leaves)
-        before = self._queues[path]  # limits stay, so that every job that was taken can run some day
-        spec = msgspec.structs.replace(self._queue(path), limit=before.limit, lending_limit=before.lending_limit)
-        return commands.UpsertQueue(path=path, spec=spec, request_id=f"change-{number}")
+    def other(self, before: QueueSpec) -> QueueSpec:
+        """Other settings for a queue."""
+        return self._queue(before.name)
+
+    def limit(self, name: str) -> Amounts:
+        """What the queue was made with: every job that was taken can run some day with it."""
+        return next((spec.limit for spec in self._queues.values() if spec.name == name), ())
 
     def _queue(self, path: str) -> QueueSpec:
         rng = self._rng
-        inner = path in ("research", "research/vision")
+        name = path.rpartition("/")[2]
         guaranteed: Amounts = ()
-        if rng.random() < 0.5 and not inner:
+        if rng.random() < 0.5 and name not in INNER:
             guaranteed = ((("cpu", rng.choice((4_000, 8_000))),), (("cpu", 4_000), (GPU, 2_000)))[rng.random() < 0.4]
         return QueueSpec(
             id="",
-            name=path.rpartition("/")[2],
+            name=name,
             parent="",
             weight=rng.choice((0, 1, 1, 2, 3)),
             priority=rng.choice((0, 0, 0, 1)),
@@ -94,7 +100,7 @@ class Workload:
         tasks = (_group("main", 8, 1_000, 0, run_s=LASTING_S, exit_code=0, least=2),)
         for number, spec in enumerate(found):
             if number < LASTING_JOBS:
-                found[number] = msgspec.structs.replace(spec, tasks=tasks, priority=0, preemptible=True)
+                found[number] = msgspec.structs.replace(spec, tasks=tasks, priority=0, preemptible=True, **NO_ARRAY)
             else:
                 found[number] = msgspec.structs.replace(spec, priority=max(spec.priority, 50))
         return found
@@ -102,7 +108,7 @@ class Workload:
     def _job(self, number: int, queue: str) -> JobSpec:
         rng = self._rng
         identity = hashlib.sha256(f"{self._seed}/{number}".encode()).hexdigest()[:32]
-        return JobSpec(
+        spec = JobSpec(
             id=identity,
             namespace=rng.choice(("default", "default", "other")),
             name=f"job-{number}",
@@ -113,7 +119,21 @@ class Workload:
             submitter=rng.choice(("someone", "someone-else")),
             request_id=f"request-{number}",
             digest=hashlib.sha256(f"{self._seed}/{number}/body".encode()).hexdigest()[:32],
+            checkpoint_ms=rng.choice((0, 0, 500)),
         )
+        return self._array(spec) if rng.random() < ARRAY_CHANCE else spec
+
+    def _array(self, spec: JobSpec) -> JobSpec:
+        """The same as an array job: one group or two, all indices at once or a few at a time."""
+        rng = self._rng
+        run_s = round(rng.uniform(0.2, 2.5), 2)
+        exit_code = 3 if rng.random() < 0.03 else 0
+        indices, least = rng.randint(3, 9), rng.randint(1, 2)
+        tasks = [_group("main", indices, 1_000, 0, run_s=run_s, exit_code=exit_code, least=least)]
+        if rng.random() < 0.2:
+            tasks.append(_group("more", 3, 500, rng.choice((0, 250)), run_s=2 * run_s, exit_code=0, least=1))
+        most = sum(task.min_replicas for task in tasks) + rng.randint(0, 3) if rng.random() < 0.6 else 0
+        return msgspec.structs.replace(spec, tasks=tuple(tasks), completion=EVERY_INDEX, max_parallel=most)
 
     def _tasks(self) -> tuple[TaskGroup, ...]:
         """A single pod, a gang, an elastic job, a GPU share, a GPU gang or a large gang; a few fail by design."""

@@ -118,6 +118,8 @@ def _consume(draft: Draft, items: Sequence[tuple[InboxPosition, AnyItem]], quara
             break
         if draft.state.cycle_owed and type(item) in _STRUCTURAL_ITEMS:
             break  # the last transaction left the cycle out: it comes first now
+        if draft.structural and type(item) is commands.PreemptionPlanned:
+            break  # nodes or queues have changed since: a plan is judged by what they are after that (rule P6)
         draft.spend(1)
         if position == quarantine:
             reason = f"{type(item).__name__} ended two leaders"

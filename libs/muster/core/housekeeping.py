@@ -43,6 +43,7 @@ def _steps(draft: Draft) -> Iterator[None]:
     yield from _timers(draft)
     yield from _start_timeouts(draft)
     yield from _draining(draft)
+    yield from _holds_in_vain(draft)
     yield from _forgetting(draft)
 
 
@@ -128,6 +129,15 @@ def _draining(draft: Draft) -> Iterator[None]:
                 if job is not None and job.state in RUNNING_STATES:
                     requeue(draft, job, Reason.QUEUE_DRAINED, f"queue {queue.path} is draining")
                     yield
+
+
+def _holds_in_vain(draft: Draft) -> Iterator[None]:
+    """Nothing starts from a queue that is stopped or drains (rule Q1): what is kept for its jobs is free for others."""
+    for job_id in sorted(draft.holds):
+        job = draft.job(job_id)
+        if job is not None and not draft.tree.by_id[job.queue].starts_jobs:
+            draft.release_hold(job_id, "its queue starts nothing now")
+            yield
 
 
 def _forgetting(draft: Draft) -> Iterator[None]:
