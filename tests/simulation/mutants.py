@@ -194,6 +194,14 @@ MUTANTS = (
         "if job is not None and job.state is JobState.PLACED:\n                    requeue",
     ),
     Mutant(
+        "room-is-held-for-a-queue-that-is-stopped",
+        "Q1",
+        "libs/muster/core/housekeeping.py",
+        "    yield from _holds_in_vain(draft)\n",
+        "",
+        seeds=(14,),
+    ),
+    Mutant(
         "a-change-of-the-tree-restarts-jobs",
         "Q4",
         "libs/muster/core/housekeeping.py",

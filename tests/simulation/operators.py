@@ -29,7 +29,7 @@ from .workload import Workload
 
 WORKS = ("stop", "close", "drain", "weigh", "limit", "move", "delete", "bundle", "cordon", "empty node")
 GROUP = "group"  # nobody submits to it: queues may move there
-MOST_WORKS = 10
+WORKS_A_RUN = (0, 3, 6, 10)  # in some runs nobody disturbs those who share
 PAUSE_S = (0.3, 3.0)
 SHORT_S = (1.0, 6.0)
 DRAINED_WITHIN_S = 400.0  # without faults; longer than a kubelet is stuck
@@ -52,11 +52,12 @@ class Operators:
         self._state = state
         self._write = write
         self._works = [work for work in WORKS if rng.random() < 0.5]
+        self._count = rng.choice(WORKS_A_RUN) if self._works else 0
         self._number = 0
 
     async def run(self) -> None:
         rng = self._rng
-        for _ in range(MOST_WORKS if self._works else 0):
+        for _ in range(self._count):
             await asyncio.sleep(rng.uniform(*PAUSE_S))
             await self._work(rng.choice(self._works))
 
