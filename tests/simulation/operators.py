@@ -25,7 +25,7 @@ from muster.core.queues import Queue
 from muster.core.state import CellState
 from muster.sim.kube import SimKube
 
-from .workload import Workload
+from .workload import HALF_LIFE_MS, Workload
 
 WORKS = ("stop", "close", "drain", "weigh", "limit", "move", "delete", "bundle", "cordon", "empty node")
 GROUP = "group"  # nobody submits to it: queues may move there
@@ -115,7 +115,9 @@ class Operators:
         """Another weight, guarantee, priority, policy: everything but its limits and what it keeps from lending."""
         other = self._workload.other(queue.spec)
         kept = {field: getattr(queue.spec, field) for field in ("limit", "lending_limit", "state")}
-        await self._put(commands.UpsertQueue(queue.path, replace(other, **kept), self._revision(queue)))
+        half_life_ms = self._rng.choice((0, HALF_LIFE_MS, queue.spec.half_life_ms)) if not queue.spec.parent else 0
+        spec = replace(other, half_life_ms=half_life_ms, **kept)
+        await self._put(commands.UpsertQueue(queue.path, spec, self._revision(queue)))
 
     async def _limit(self, queue: Queue) -> None:
         """A limit, often below what is used, for a moment or until things are put right."""
@@ -132,7 +134,8 @@ class Operators:
             await self._put(commands.UpsertQueue(GROUP, QueueSpec(id="", name="", parent="", weight=2), 0))
         parents = ["", GROUP, *(q.path for q in tree.subtree() if q.children)]
         path = "/".join(part for part in (self._rng.choice(parents), queue.spec.name) if part)
-        await self._put(commands.UpsertQueue(queue.path, queue.spec, self._revision(queue), new_path=path))
+        spec = replace(queue.spec, half_life_ms=0) if self._rng.random() < 0.7 else queue.spec
+        await self._put(commands.UpsertQueue(queue.path, spec, self._revision(queue), new_path=path))
 
     async def _delete(self, queue: Queue) -> None:
         """Refused when it has jobs or queues below it. What was deleted is made again, and is another queue then."""

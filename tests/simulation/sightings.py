@@ -51,6 +51,8 @@ OPERATING = (
     "two clusters used",
     "checkpoint",
     "checkpoint refused",
+    "past usage counts",  # in a tree (F4)
+    "runtime exceeded",  # B1
 )
 ONLY_THE_LEADER_SAYS = (
     "a victim is no longer running",
@@ -82,6 +84,7 @@ class Sightings:
         if isinstance(t, tr.QueueUpserted):
             before = self._queues.get(t.spec.id)
             self._queues[t.spec.id] = t.spec
+            yield "past usage counts" if t.spec.half_life_ms else ""
             if before is not None:
                 yield from _queue_changed(state, before, t.spec)
         elif isinstance(t, tr.NodeUpserted):
@@ -96,7 +99,9 @@ class Sightings:
             yield {"ReportCheckpoint": "checkpoint refused", "SubmitJob": "job refused"}.get(t.command, "")
             yield "change of queues refused" if "Queue" in t.command else ""
         elif isinstance(t, tr.JobStopping):
-            yield "job drained" if t.reason == Reason.QUEUE_DRAINED else ""
+            yield {Reason.QUEUE_DRAINED: "job drained", Reason.MAX_RUNTIME: "runtime exceeded"}.get(
+                Reason(t.reason), ""
+            )
         yield {tr.QueueRemoved: "queue removed", tr.CheckpointReported: "checkpoint"}.get(type(t), "")
 
 

@@ -21,6 +21,13 @@ from muster.core.model import EVERY_INDEX, Allowance, Amounts, JobSpec, QueueSpe
 GPU = "nvidia.com/gpu"
 PLAIN = ("team-a", "team-b", "team-c")
 DEEP = ("research", "research/vision", "research/vision/a", "research/vision/b", "research/language", "prod")
+ALLOWANCES = (  # every job fits into each
+    Allowance(running_jobs=8),
+    Allowance(running_jobs=2),
+    Allowance(pending_jobs=5),
+    Allowance(resources=(("cpu", 12_000),)),
+)
+HALF_LIFE_MS = 30_000
 INNER = ("research", "vision")
 JOBS = 20
 ARRAY_CHANCE = 0.2
@@ -33,13 +40,16 @@ LASTING_S = 340.0  # longer than a hold is kept
 class Workload:
     """The users of one run. `lasting`: the first jobs take all there is, and for long."""
 
-    def __init__(self, rng: Random, seed: int, *, lasting: bool) -> None:
+    def __init__(self, rng: Random, seed: int, *, clusters: list[str], lasting: bool) -> None:
         self._rng = rng
         self._seed = seed
+        self._clusters = clusters
         paths = rng.choice((PLAIN, PLAIN, DEEP))
         shared = paths is DEEP or rng.random() < 0.75
         self._queues = {path: self._queue(path) if shared else _plain_queue(rng, path) for path in paths}
         self._keep_from_lending(rng.choice(paths))
+        if rng.random() < 0.25:  # past usage counts in one of the trees (rule F4)
+            self._queues[paths[0]] = msgspec.structs.replace(self._queues[paths[0]], half_life_ms=HALF_LIFE_MS)
         self.leaves = [p for p in paths if not any(other.startswith(f"{p}/") for other in paths)]
         self.jobs = self._lasting_jobs() if lasting else self._jobs(JOBS)
 
@@ -74,7 +84,9 @@ class Workload:
             preemption=rng.choice(("NEVER", "LOWER_PRIORITY", "LOWER_PRIORITY", "ANY", "ANY", "ANY")),
             guaranteed=guaranteed,
             limit=(("cpu", rng.choice((8_000, 12_000))),) if path == "team-c" else (),
-            per_user=Allowance(running_jobs=8) if rng.random() < 0.15 else Allowance(),
+            per_user=rng.choice(ALLOWANCES) if rng.random() < 0.2 else Allowance(),
+            per_namespace=rng.choice(ALLOWANCES) if rng.random() < 0.1 else Allowance(),
+            fair_by=rng.choice(("NAMESPACE", "USER")),
             min_runtime_ms=rng.choice((0, 0, 0, 1_500)),
         )
 
@@ -100,7 +112,9 @@ class Workload:
         tasks = (_group("main", 8, 1_000, 0, run_s=LASTING_S, exit_code=0, least=2),)
         for number, spec in enumerate(found):
             if number < LASTING_JOBS:
-                found[number] = msgspec.structs.replace(spec, tasks=tasks, priority=0, preemptible=True, **NO_ARRAY)
+                found[number] = msgspec.structs.replace(
+                    spec, tasks=tasks, priority=0, preemptible=True, max_runtime_ms=0, **NO_ARRAY
+                )
             else:
                 found[number] = msgspec.structs.replace(spec, priority=max(spec.priority, 50))
         return found
@@ -120,6 +134,8 @@ class Workload:
             request_id=f"request-{number}",
             digest=hashlib.sha256(f"{self._seed}/{number}/body".encode()).hexdigest()[:32],
             checkpoint_ms=rng.choice((0, 0, 500)),
+            max_runtime_ms=rng.randint(3_000, 12_000) if rng.random() < 0.06 else 0,
+            cluster_selector=(("muster.io/cluster", rng.choice(self._clusters)),) if rng.random() < 0.15 else (),
         )
         return self._array(spec) if rng.random() < ARRAY_CHANCE else spec
 

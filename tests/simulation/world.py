@@ -71,7 +71,7 @@ class World:
             self.kubes.append(SimKube(CLUSTERS[1], Random(self.rng.random())))
         self.room = Room(self.nats, {kube.cluster: kube for kube in self.kubes}, Random(self.rng.random()))
         lasting = self.rng.random() < LASTING_CHANCE
-        self.workload = workload.Workload(self.rng, seed, lasting=lasting)
+        self.workload = workload.Workload(self.rng, seed, clusters=list(self.room.kubes), lasting=lasting)
         self.specs = self.workload.jobs
         self.processes = [
             Process("qm-1", self.room, processes.queue_manager),
