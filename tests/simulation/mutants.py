@@ -66,7 +66,7 @@ MUTANTS = (
         "libs/muster/runtime/inbox.py",
         "            except OutcomeUnknown:\n                if self",
         "            except OutcomeUnknown:\n                return 1\n                if self",
-        seeds=(19,),
+        seeds=(9,),
     ),
     Mutant(
         "new-leader-starts-at-the-end-of-the-inbox",
@@ -83,7 +83,7 @@ MUTANTS = (
         "libs/muster/core/pods.py",
         "if pod.epoch != job.epoch or not 0 <=",
         "if not 0 <=",
-        seeds=(0, 2),
+        seeds=(11,),
     ),
     Mutant(
         "quota-leaks",
