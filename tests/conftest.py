@@ -4,7 +4,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("muster", deadline=None)  # a machine that is busy is no failure
+hypothesis.settings.load_profile("muster")
 
 
 @pytest.fixture

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from muster.core import transitions as tr
-from muster.core.model import Reason
+from muster.core.model import PodPhase, QueueSpec, Reason
 from muster.core.state import CellState
 
 # What the runs together have to show.
@@ -22,6 +23,39 @@ SHARING = (
     "growth",
     "growth takes from others",  # entitled growth is made room for (P2a)
 )
+ARRAYS = (
+    "index succeeded",
+    "array placed again",  # with indices that succeeded before
+    "array grew",
+    "array waits for room",
+    "array preempted",
+    "array drained",
+    "array lost pods",
+    "array succeeded",
+)
+OPERATING = (
+    "queue stopped",
+    "queue closed",
+    "queue draining",
+    "queue opened",
+    "job drained",
+    "queue drained",  # it used something and was seen to use nothing
+    "weights changed",
+    "guarantee changed",
+    "limit below usage",
+    "queue with running jobs moved",
+    "queue removed",
+    "many queues changed",
+    "change of queues refused",
+    "node cordoned",
+    "pod of a drained node deleted",
+    "two clusters used",
+    "checkpoint",
+    "checkpoint refused",
+    "past usage counts",  # in a tree (F4)
+    "runtime exceeded",  # B1
+)
+RARE = ("hold expired", "plan dropped", "array drained")  # one run is enough
 ONLY_THE_LEADER_SAYS = (
     "a victim is no longer running",
     "a victim cannot spare these replicas",
@@ -37,12 +71,74 @@ class Sightings:
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
+        self._queues: dict[str, QueueSpec] = {}
+        self._cordoned: dict[int, bool] = {}
+        self._clusters: dict[str, None] = {}
 
     def applied(self, state: CellState, tx: tr.Transaction) -> None:
         for transition in tx.transitions:
-            name = _name(state, transition)
-            if name:
-                self.counts[name] += 1
+            for name in (_name(state, transition), _of_array(state, transition), *self._operating(state, transition)):
+                if name:
+                    self.counts[name] += 1
+
+    def _operating(self, state: CellState, t: tr.AnyTransition) -> Iterator[str]:
+        """What operators did, and what came of it."""
+        if isinstance(t, tr.QueueUpserted):
+            before = self._queues.get(t.spec.id)
+            self._queues[t.spec.id] = t.spec
+            yield "past usage counts" if t.spec.half_life_ms else ""
+            if before is not None:
+                yield from _queue_changed(state, before, t.spec)
+        elif isinstance(t, tr.NodeUpserted):
+            yield "node cordoned" if t.spec.cordoned and not self._cordoned.get(t.index) else ""
+            self._cordoned[t.index] = t.spec.cordoned
+        elif isinstance(t, tr.JobPlaced):
+            cluster = state.nodes.spec(next(node for group in t.groups for node, _ in group.runs)).cluster
+            if cluster not in self._clusters:
+                self._clusters[cluster] = None
+                yield "two clusters used" if len(self._clusters) > 1 else ""
+        elif isinstance(t, tr.CommandRefused):
+            yield {"ReportCheckpoint": "checkpoint refused", "SubmitJob": "job refused"}.get(t.command, "")
+            yield "change of queues refused" if "Queue" in t.command else ""
+        elif isinstance(t, tr.JobStopping):
+            yield {Reason.QUEUE_DRAINED: "job drained", Reason.MAX_RUNTIME: "runtime exceeded"}.get(
+                Reason(t.reason), ""
+            )
+        yield {tr.QueueRemoved: "queue removed", tr.CheckpointReported: "checkpoint"}.get(type(t), "")
+
+
+def _queue_changed(state: CellState, before: QueueSpec, after: QueueSpec) -> Iterator[str]:
+    if before.state != after.state:
+        yield {"STOPPED": "queue stopped", "CLOSED": "queue closed", "OPEN": "queue opened"}.get(
+            after.state, "queue draining"
+        )
+    yield "weights changed" if before.weight != after.weight else ""
+    yield "guarantee changed" if before.guaranteed != after.guaranteed else ""
+    usage = state.queues.get(after.id).usage
+    if before.limit != after.limit and any(usage.get(resource, 0) > most for resource, most in after.limit):
+        yield "limit below usage"
+    if before.parent != after.parent:
+        yield "queue with running jobs moved" if usage else "idle queue moved"
+
+
+def _of_array(state: CellState, t: tr.AnyTransition) -> str:
+    """What happened to an array job."""
+    job = state.jobs.get(getattr(t, "job", ""))
+    if job is None or not job.spec.completion:
+        return ""
+    if isinstance(t, tr.JobPlaced):
+        return "array placed again" if any(group.skipped for group in t.groups) else ""
+    if isinstance(t, tr.JobStopping):
+        return {
+            Reason.WAITS_FOR_ROOM: "array waits for room",
+            Reason.QUEUE_DRAINED: "array drained",
+            Reason.POD_GONE: "array lost pods",
+        }.get(Reason(t.reason), "")
+    if isinstance(t, tr.PodsChanged):
+        return "index succeeded" if any(pod.phase == PodPhase.SUCCEEDED for pod in t.pods) else ""
+    return {tr.JobGrown: "array grew", tr.JobPreempted: "array preempted", tr.JobSucceeded: "array succeeded"}.get(
+        type(t), ""
+    )
 
 
 def _name(state: CellState, t: tr.AnyTransition) -> str:

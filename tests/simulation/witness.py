@@ -2,7 +2,8 @@
 
 After each transaction the invariants of the core hold (I1-I3, usage is the sum of what is placed), PSI rose with every
 plan (I6, rule P1), what is freed is held and victims pause (`keeping`), every pending job can say why (I5), no job goes
-back to an earlier epoch, and the ledger is not ahead of the clusters (`truth`). It also notes which public events have
+back to an earlier epoch, arrays, drained queues and changes of the tree are what they should be (`promises`), and the
+ledger is not ahead of the clusters (`truth`). It also notes which public events have
 to be relayed, and what was to be seen in this run (`sightings`).
 """
 
@@ -19,6 +20,7 @@ from muster.wire import events
 
 from .keeping import Keeping
 from .processes import CELL, Room
+from .promises import Promises
 from .sightings import Sightings
 from .truth import Truth
 
@@ -38,6 +40,7 @@ class Witness:
         self.transactions = 0
         self.truth = Truth(room.kubes)
         self.keeping = Keeping()
+        self.promises = Promises()
         self.sightings = Sightings()
         self.before: invariants.Before | None = None  # as `calm`
         self.calm: Calm | None = None  # taken after the transaction before
@@ -55,6 +58,7 @@ class Witness:
                 self.before.check(self.state)
             self.before = invariants.Before(self.state)
             self.keeping.applied(self.state, tx)
+            self.promises.applied(self.state, tx)
             if self.calm is not None:
                 self.calm.check(tx.transitions, self.state.now_ms)
             self.calm = Calm(self.state)

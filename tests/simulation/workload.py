@@ -1,40 +1,57 @@
-"""What simulated users do: a queue tree, jobs of many kinds, changes of the tree, the same request sent twice.
+"""What simulated users ask for: a queue tree, other settings for its queues, jobs of many kinds.
 
 Everything is drawn from the seed. Each run has a tree of its own: plain queues, queues with guarantees, weights and
 policies of every kind, or a tree of several levels. The jobs ask for more than there is, in bursts of one queue after
 the other, so queues borrow, get back what is theirs, and shrink; some are elastic, some matter more, some cannot be
-preempted. They are small enough to end within a minute of virtual time, and many enough to wait for each other.
+preempted, and some are arrays whose indices have to succeed once each. They are small enough to end within a minute of
+virtual time, and many enough to wait for each other.
 """
 
 from __future__ import annotations
 
 import hashlib
 from random import Random
+from typing import Any
 
 import msgspec
 
 from muster.core import commands
-from muster.core.model import Allowance, Amounts, JobSpec, QueueSpec, TaskGroup
+from muster.core.model import EVERY_INDEX, Allowance, Amounts, JobSpec, QueueSpec, TaskGroup
 
 GPU = "nvidia.com/gpu"
 PLAIN = ("team-a", "team-b", "team-c")
 DEEP = ("research", "research/vision", "research/vision/a", "research/vision/b", "research/language", "prod")
-JOBS = 24
+ALLOWANCES = (  # every job fits into each
+    Allowance(running_jobs=8),
+    Allowance(running_jobs=2),
+    Allowance(pending_jobs=5),
+    Allowance(resources=(("cpu", 12_000),)),
+)
+HALF_LIFE_MS = 30_000
+INNER = ("research", "vision")
+JOBS = 20
+ARRAY_CHANCE = 0.2
+NO_ARRAY: dict[str, Any] = {"completion": "", "max_parallel": 0}
 BURST_CHANCE = 0.25  # that the jobs to come are of another queue
-LASTING_JOBS = 3
+LASTING_RUN_JOBS = 12  # of a run that is `lasting`
+LASTING_JOBS = 3  # of them take all there is
 LASTING_S = 340.0  # longer than a hold is kept
 
 
 class Workload:
     """The users of one run. `lasting`: the first jobs take all there is, and for long."""
 
-    def __init__(self, rng: Random, seed: int, *, lasting: bool) -> None:
+    def __init__(self, rng: Random, seed: int, *, clusters: list[str], lasting: bool) -> None:
         self._rng = rng
         self._seed = seed
+        self._clusters = clusters
+        self.lasting = lasting
         paths = rng.choice((PLAIN, PLAIN, DEEP))
         shared = paths is DEEP or rng.random() < 0.75
         self._queues = {path: self._queue(path) if shared else _plain_queue(rng, path) for path in paths}
         self._keep_from_lending(rng.choice(paths))
+        if rng.random() < 0.25:  # past usage counts in one of the trees (rule F4)
+            self._queues[paths[0]] = msgspec.structs.replace(self._queues[paths[0]], half_life_ms=HALF_LIFE_MS)
         self.leaves = [p for p in paths if not any(other.startswith(f"{p}/") for other in paths)]
         self.jobs = self._lasting_jobs() if lasting else self._jobs(JOBS)
 
@@ -45,22 +62,23 @@ class Workload:
             for path, spec in self._queues.items()
         ]
 
-    def change(self, number: int) -> commands.AnyItem:
-        """Somebody changes a queue: other weights and guarantees, or its jobs have to leave for a while."""
-        path = self._rng.choice(self.leaves)
-        before = self._queues[path]  # limits stay, so that every job that was taken can run some day
-        spec = msgspec.structs.replace(self._queue(path), limit=before.limit, lending_limit=before.lending_limit)
-        return commands.UpsertQueue(path=path, spec=spec, request_id=f"change-{number}")
+    def other(self, before: QueueSpec) -> QueueSpec:
+        """Other settings for a queue."""
+        return self._queue(before.name)
+
+    def limit(self, name: str) -> Amounts:
+        """What the queue was made with: every job that was taken can run some day with it."""
+        return next((spec.limit for spec in self._queues.values() if spec.name == name), ())
 
     def _queue(self, path: str) -> QueueSpec:
         rng = self._rng
-        inner = path in ("research", "research/vision")
+        name = path.rpartition("/")[2]
         guaranteed: Amounts = ()
-        if rng.random() < 0.5 and not inner:
+        if rng.random() < 0.5 and name not in INNER:
             guaranteed = ((("cpu", rng.choice((4_000, 8_000))),), (("cpu", 4_000), (GPU, 2_000)))[rng.random() < 0.4]
         return QueueSpec(
             id="",
-            name=path.rpartition("/")[2],
+            name=name,
             parent="",
             weight=rng.choice((0, 1, 1, 2, 3)),
             priority=rng.choice((0, 0, 0, 1)),
@@ -68,7 +86,9 @@ class Workload:
             preemption=rng.choice(("NEVER", "LOWER_PRIORITY", "LOWER_PRIORITY", "ANY", "ANY", "ANY")),
             guaranteed=guaranteed,
             limit=(("cpu", rng.choice((8_000, 12_000))),) if path == "team-c" else (),
-            per_user=Allowance(running_jobs=8) if rng.random() < 0.15 else Allowance(),
+            per_user=rng.choice(ALLOWANCES) if rng.random() < 0.2 else Allowance(),
+            per_namespace=rng.choice(ALLOWANCES) if rng.random() < 0.1 else Allowance(),
+            fair_by=rng.choice(("NAMESPACE", "USER")),
             min_runtime_ms=rng.choice((0, 0, 0, 1_500)),
         )
 
@@ -90,11 +110,13 @@ class Workload:
 
     def _lasting_jobs(self) -> list[JobSpec]:
         """A few that take all there is, and some that matter more."""
-        found = self._jobs(JOBS // 2)
+        found = self._jobs(LASTING_RUN_JOBS)
         tasks = (_group("main", 8, 1_000, 0, run_s=LASTING_S, exit_code=0, least=2),)
         for number, spec in enumerate(found):
             if number < LASTING_JOBS:
-                found[number] = msgspec.structs.replace(spec, tasks=tasks, priority=0, preemptible=True)
+                found[number] = msgspec.structs.replace(
+                    spec, tasks=tasks, priority=0, preemptible=True, max_runtime_ms=0, **NO_ARRAY
+                )
             else:
                 found[number] = msgspec.structs.replace(spec, priority=max(spec.priority, 50))
         return found
@@ -102,7 +124,7 @@ class Workload:
     def _job(self, number: int, queue: str) -> JobSpec:
         rng = self._rng
         identity = hashlib.sha256(f"{self._seed}/{number}".encode()).hexdigest()[:32]
-        return JobSpec(
+        spec = JobSpec(
             id=identity,
             namespace=rng.choice(("default", "default", "other")),
             name=f"job-{number}",
@@ -113,7 +135,23 @@ class Workload:
             submitter=rng.choice(("someone", "someone-else")),
             request_id=f"request-{number}",
             digest=hashlib.sha256(f"{self._seed}/{number}/body".encode()).hexdigest()[:32],
+            checkpoint_ms=rng.choice((0, 0, 500)),
+            max_runtime_ms=rng.randint(3_000, 12_000) if rng.random() < 0.06 else 0,
+            cluster_selector=(("muster.io/cluster", rng.choice(self._clusters)),) if rng.random() < 0.15 else (),
         )
+        return self._array(spec) if rng.random() < ARRAY_CHANCE else spec
+
+    def _array(self, spec: JobSpec) -> JobSpec:
+        """The same as an array job: one group or two, all indices at once or a few at a time."""
+        rng = self._rng
+        run_s = round(rng.uniform(0.2, 2.5), 2)
+        exit_code = 3 if rng.random() < 0.03 else 0
+        indices, least = rng.randint(3, 9), rng.randint(1, 2)
+        tasks = [_group("main", indices, 1_000, 0, run_s=run_s, exit_code=exit_code, least=least)]
+        if rng.random() < 0.2:
+            tasks.append(_group("more", 3, 500, rng.choice((0, 250)), run_s=2 * run_s, exit_code=0, least=1))
+        most = sum(task.min_replicas for task in tasks) + rng.randint(0, 3) if rng.random() < 0.6 else 0
+        return msgspec.structs.replace(spec, tasks=tuple(tasks), completion=EVERY_INDEX, max_parallel=most)
 
     def _tasks(self) -> tuple[TaskGroup, ...]:
         """A single pod, a gang, an elastic job, a GPU share, a GPU gang or a large gang; a few fail by design."""

@@ -1,10 +1,11 @@
 """A whole cell in virtual time, with faults drawn from a seed, and the checks that never rest.
 
 Two queue-managers, two binders, two relays, fair-share and the preemptor run their production code against a JetStream
-and a cluster in memory. Users submit, cancel and repeat themselves. A chaos task kills processes, cuts networks, loses
-messages and nodes. A witness, which is never disturbed, follows the ledger from its beginning and checks the invariants
-after every transaction (safety). Then all faults stop and everything has to end (liveness), and the audit log of the
-cluster, the event stream and the replay of the ledger are judged.
+and one or two clusters in memory. Users submit, cancel and repeat themselves; operators change the tree of queues,
+drain queues and nodes. A chaos task kills processes, cuts networks, loses messages and nodes. A witness, which is never
+disturbed, follows the ledger from its beginning and checks the invariants after every transaction (safety). Then all
+faults stop, what was shut is opened, and everything has to end (liveness); the audit logs of the clusters, the event
+stream and the replay of the ledger are judged.
 """
 
 from __future__ import annotations
@@ -20,20 +21,24 @@ from muster.core.model import InboxPosition, NodeSpec
 from muster.core.state import CellState
 from muster.runtime import streams
 from muster.runtime.inbox import InboxWriter
-from muster.runtime.ports import OutcomeUnknown, StoredMessage
+from muster.runtime.ports import StoredMessage
 from muster.sim.bus import SimNats
 from muster.sim.cluster import audit
 from muster.sim.kube import SimKube
 from muster.sim.loop import SimClock
 from muster.wire import codec, events
 
-from . import processes, workload
+from . import arrays, processes, workload
 from .faults import Chaos
+from .operators import Operators
 from .processes import CELL, Process, Room
+from .users import Users, write
 from .witness import Witness
 
-CLUSTER = "sim-a"
-NODES = (3, 3, 4, 5)
+CLUSTERS = ("sim-a", "sim-b")
+SECOND_CLUSTER_CHANCE = 0.25
+NODES = (3, 3, 4, 5)  # of a cell with one cluster
+NODES_OF_TWO = ((2, 3), (2, 2), (3, 3))
 LASTING_CHANCE = 0.2  # that the cell is full for longer than a hold is kept
 END_WITHIN_S = 2_400.0  # of virtual time after the faults have stopped
 
@@ -61,12 +66,13 @@ class World:
         self.rng = Random(seed)
         self.report = Report(seed)
         self.nats = SimNats(SimClock(), Random(self.rng.random()))
-        self.kube = SimKube(CLUSTER, Random(self.rng.random()))
-        self.room = Room(self.nats, {CLUSTER: self.kube}, Random(self.rng.random()))
+        self.kubes = [SimKube(CLUSTERS[0], Random(self.rng.random()))]
+        if self.rng.random() < SECOND_CLUSTER_CHANCE:
+            self.kubes.append(SimKube(CLUSTERS[1], Random(self.rng.random())))
+        self.room = Room(self.nats, {kube.cluster: kube for kube in self.kubes}, Random(self.rng.random()))
         lasting = self.rng.random() < LASTING_CHANCE
-        self.workload = workload.Workload(self.rng, seed, lasting=lasting)
+        self.workload = workload.Workload(self.rng, seed, clusters=list(self.room.kubes), lasting=lasting)
         self.specs = self.workload.jobs
-        self.accepted: dict[str, InboxPosition] = {}
         self.processes = [
             Process("qm-1", self.room, processes.queue_manager),
             Process("qm-2", self.room, processes.queue_manager),
@@ -82,27 +88,23 @@ class World:
                 Process("fair-share-2", self.room, processes.fair_share),
                 Process("preemptor-2", self.room, processes.preemptor),
             ]
-        self.chaos = Chaos(self.rng, self.nats, self.kube, self.processes, stuck=lasting)
+        self.chaos = Chaos(self.rng, self.nats, self.kubes, self.processes, stuck=lasting)
         self.faulty = True
 
     async def run(self) -> Report:
-        for n in range(self.rng.choice(NODES)):
-            self.kube.add_node(f"node-{n}", {"cpu": "8", "memory": "64Gi", "pods": "20", workload.GPU: "2"})
+        several = self.rng.choice(NODES_OF_TWO) if len(self.kubes) > 1 else (self.rng.choice(NODES),)
+        for kube, count in zip(self.kubes, several, strict=True):
+            for n in range(count):
+                kube.add_node(f"node-{n}", {"cpu": "8", "memory": "64Gi", "pods": "20", workload.GPU: "2"})
         await self._create_streams()
         self.witness = Witness(self.room)
         await self.witness.follower.start()
         self.keeper = asyncio.create_task(self._keep_inbox(), name="inbox recorder")
         for process in self.processes:
             process.start()
-        users = asyncio.create_task(self._users(), name="users")
-        nodes = asyncio.create_task(self._report_nodes(), name="node reports")
-        await self.chaos.run()
-        self.chaos.heal()
-        self.faulty = False
-        self.report.kills = self.chaos.kills
-        await users
+        await self._live()
         await self._until_all_ended()
-        nodes.cancel()
+        self.reports.cancel()
         await self._judge()
         for process in self.processes:
             await process.stop()
@@ -128,30 +130,40 @@ class World:
         bus = self.nats.connect(name)
         return InboxWriter(await bus.stream(streams.inbox_spec(CELL)), clock=SimClock())
 
-    async def _users(self) -> None:
-        inbox, rng = await self._writer("users"), self.rng
-        await _write(inbox, self.workload.queues())
-        changes = rng.sample(range(len(self.specs)), rng.choice((0, 0, 1, 2)))
-        for number, spec in enumerate(self.specs):
-            await asyncio.sleep(rng.expovariate(2.0))
-            item = commands.SubmitJob(spec)
-            (position,) = await _write(inbox, [item])
-            self.accepted[spec.id] = position
-            if rng.random() < 0.2:  # a client that lost the answer
-                await _write(inbox, [item])
-            if rng.random() < 0.15:  # any job, or this one before its pods are there
-                victim = rng.choice((spec.id, rng.choice(sorted(self.accepted))))
-                await asyncio.sleep(rng.uniform(0.0, 1.0))
-                await _write(inbox, [commands.CancelJob(victim, actor="someone", request_id=f"cancel-{spec.id}")])
-            if number in changes:
-                await _write(inbox, [self.workload.change(number)])
+    async def _live(self) -> None:
+        """Everybody does what they do until the faults stop; then what operators have shut is opened again."""
+        inbox = await self._writer("users")
+        self._operator_inbox = await self._writer("operators")
+        self.users = Users(self.rng, inbox, lambda: self.witness.state)
+        self.accepted = self.users.accepted
+        self.operators = Operators(self.rng, self.workload, self.kubes, lambda: self.witness.state, self._command)
+        self.reports = asyncio.create_task(self._report_nodes(), name="node reports")
+        await write(inbox, self.workload.queues())
+        checkpoints = asyncio.create_task(self.users.report_checkpoints(), name="checkpoints")
+        submitting = asyncio.create_task(self.users.submit(self.specs), name="users")
+        operating = asyncio.create_task(self.operators.run(), name="operators")
+        await self.chaos.run()
+        self.chaos.heal()
+        self.faulty = False
+        self.report.kills = self.chaos.kills
+        checkpoints.cancel()
+        await submitting
+        await operating
+        await self.operators.put_right()
+
+    async def _command(self, items: list[commands.AnyItem]) -> None:
+        """Of an operator, who looks at what became of it before going on."""
+        *_, last = await write(self._operator_inbox, items)
+        while self.witness.state.position <= last and not self.room.failures and self.witness.follower.ready:
+            await asyncio.sleep(0.1)
 
     async def _report_nodes(self) -> None:
         """The cluster watcher's facts, from a full list every second; less often when nothing happens any more."""
         inbox = await self._writer("topology")
         while True:
-            nodes = tuple(_node_spec(self.kube.nodes[name]) for name in sorted(self.kube.nodes))
-            await _write(inbox, [commands.NodesReported(CLUSTER, nodes, first=True, complete=True)])
+            for kube in self.kubes:
+                nodes = tuple(_node_spec(kube.cluster, kube.nodes[name]) for name in sorted(kube.nodes))
+                await write(inbox, [commands.NodesReported(kube.cluster, nodes, first=True, complete=True)])
             await asyncio.sleep(1.0 if self.faulty else 10.0)
 
     async def _keep_inbox(self) -> None:
@@ -203,18 +215,22 @@ class World:
         report = self.report
         await self._until_relayed()
         report.transactions = self.witness.transactions
-        report.seen = dict(self.witness.sightings.counts)
+        report.seen = dict(self.witness.sightings.counts + self.operators.seen)
         report.voided = self.witness.follower.voided
         report.jobs = {
             job: str(self.witness.state.jobs[job].state) for job in self.accepted if job in self.witness.state.jobs
         }
         sizes = {spec.id: sum(t.replicas for t in spec.tasks) for spec in self.specs}
-        verdict = audit.judge(self.kube.audit.records, job_sizes=sizes)
+        records = sorted((r for k in self.kubes for r in k.audit.records), key=lambda r: (r.time_ms, r.cluster, r.seq))
+        verdict = audit.judge(records, job_sizes=sizes)
         # A pod that somebody deletes, or that is preempted, may finish unseen just before: it is run again then, after
         # its end. What the ledger was told is never run again: no transition leads out of Succeeded.
         report.problems += [
             f"audit: {v.rule} {v.job}: {v.message}" for v in verdict.violations if v.rule != "ran-after-success"
         ]
+        indices = arrays.judge(records, self.specs, self.witness.promises.succeeded)
+        report.problems += [f"G1: {what}" for what in indices]
+        report.problems += [f"Q1, Q4: {what}" for what in self.operators.problems]
         report.problems += [f"LOG-15: {what}" for what in self.witness.truth.came_after_their_end()]
         if not self.room.failures:
             self._judge_events(await self._stored_events())
@@ -270,22 +286,14 @@ class World:
         return valid
 
 
-async def _write(inbox: InboxWriter, items: list[commands.AnyItem]) -> list[InboxPosition]:
-    """As a client does: the same items again for as long as the outcome is unknown."""
-    while True:
-        try:
-            return await inbox.write(items)
-        except OutcomeUnknown:
-            await asyncio.sleep(0.5)
-
-
-def _node_spec(node: dict[str, dict[str, object]]) -> NodeSpec:
+def _node_spec(cluster: str, node: dict[str, dict[str, object]]) -> NodeSpec:
     ready = node["status"]["conditions"][0]["status"] == "True"  # type: ignore[index]
     return NodeSpec(
-        cluster=CLUSTER,
+        cluster=cluster,
         name=str(node["metadata"]["name"]),
         allocatable=(("cpu", 8_000), ("memory", 64 << 30), (workload.GPU, 2_000), ("pods", 20)),
         ready=ready,
+        cordoned=bool(node["spec"].get("unschedulable")),
         device_resource=workload.GPU,
         devices=2,
     )

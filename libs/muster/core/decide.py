@@ -116,8 +116,8 @@ def _consume(draft: Draft, items: Sequence[tuple[InboxPosition, AnyItem]], quara
     for position, item in items:
         if draft.work >= work_most or draft.bytes >= bytes_most:
             break
-        if draft.state.cycle_owed and type(item) in _STRUCTURAL_ITEMS:
-            break  # the last transaction left the cycle out: it comes first now
+        if _waits(draft, type(item)):
+            break
         draft.spend(1)
         if position == quarantine:
             reason = f"{type(item).__name__} ended two leaders"
@@ -126,6 +126,19 @@ def _consume(draft: Draft, items: Sequence[tuple[InboxPosition, AnyItem]], quara
             _decide_item(draft, position, item)
         consumed += 1
     return consumed
+
+
+def _waits(draft: Draft, kind: type) -> bool:
+    """Whether an item is for the next transaction, because of what was decided in this one or left out in the last."""
+    if kind in _STRUCTURAL_ITEMS and draft.state.cycle_owed:
+        return True  # the last transaction left the cycle out: it comes first now
+    if kind in _QUEUE_ITEMS:
+        return draft.usages.touched  # what was counted belongs to the tree as it was (I3)
+    if kind is commands.PreemptionPlanned:
+        return draft.structural  # a plan is judged by the nodes and queues that are there after the change (rule P6)
+    if kind is commands.SubmitJob:
+        return draft.tree is not draft.state.queues  # who shares a queue is counted when its change is folded (Q1)
+    return False
 
 
 def _decide_item(draft: Draft, position: InboxPosition, item: AnyItem) -> None:
@@ -161,14 +174,7 @@ _HANDLERS: Final[dict[type, Handler]] = {
     commands.PreemptionPlanned: lambda draft, _, item: preemption_planned(draft, item),
 }
 
-_STRUCTURAL_ITEMS: Final = frozenset(
-    {
-        commands.NodesReported,
-        commands.NodeTopologyReported,
-        commands.UpsertQueue,
-        commands.DeleteQueue,
-        commands.ChangeQueues,
-    }
-)
+_QUEUE_ITEMS: Final = frozenset({commands.UpsertQueue, commands.DeleteQueue, commands.ChangeQueues})
+_STRUCTURAL_ITEMS: Final = _QUEUE_ITEMS | {commands.NodesReported, commands.NodeTopologyReported}
 
 __all__ = ["Decision", "decide", "leader_elected", "next_wake_ms", "transaction"]

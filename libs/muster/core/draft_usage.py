@@ -15,7 +15,7 @@ from muster.core.queues import Queue, QueueTree, Usage
 
 
 class DraftUsage:
-    """`tree` is the draft's; it changes only before anything is placed."""
+    """`tree` is the draft's; it changes only before anything is counted here."""
 
     def __init__(self, tree: QueueTree) -> None:
         self.tree = tree
@@ -23,6 +23,11 @@ class DraftUsage:
         self._charged: dict[str, Usage] = {}  # queue id -> all of its usage
         self._shifts: dict[str, Usage] = {}  # queue id -> what committed usage has beyond the change of charged usage
         self._members: dict[tuple[str, Key], Member] = {}
+
+    @property
+    def touched(self) -> bool:
+        """Whether anything of the tree as it is now was counted anew."""
+        return bool(self._charged or self._shifts or self._members)
 
     def charged(self, queue: Queue) -> Usage:
         """Charged usage. Not to be changed."""

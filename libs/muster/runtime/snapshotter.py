@@ -68,7 +68,7 @@ class Snapshotter:
             finally:
                 for task in (holding, working):
                     task.cancel()
-                await asyncio.wait((holding, working))
+                await asyncio.gather(holding, working, return_exceptions=True)  # read, whatever comes of it
                 await self._lease.release()
 
     async def _work(self) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from muster.core import commands as c
 from muster.core import transitions as tr
-from muster.core.limits import HOLD_TTL_MS
+from muster.core.limits import HOLD_TTL_MS, PREEMPTION_RETRY_MAX_MS
 from muster.core.model import GroupPlacement, JobState, TaskGroup
 from muster.core.preemption import plan_preemption
 from muster.core.preemption_rules import Ground, ground
@@ -170,6 +170,22 @@ def test_a_hold_goes_with_its_job(full):
     assert full.job("next").state is JobState.PLACED
 
 
+@pytest.mark.parametrize("state", ["STOPPED", "DRAINING"])
+def test_a_hold_goes_when_its_queue_starts_nothing_any_more(full, state):
+    """Q1: others need not wait until it expires. Opened again, the job asks anew."""
+    full.queue("other")
+    full.submit("high", cpu=2000, priority=5)
+    answer(full, "high")
+    full.submit("next", cpu=2000, queue="other")
+    assert "HoldReleased" in kinds(full.queue("research", state=state))
+    full.pods("low-3", 5)
+    assert full.job("next").state is JobState.PLACED
+    assert full.state.queues.find("research").held == {}
+    full.queue("research", state="OPEN")
+    asks_again = [t.job for t in full.cell.wait(PREEMPTION_RETRY_MAX_MS) if isinstance(t, tr.PreemptionRequested)]
+    assert asks_again == ([full.id("high")] if state == "STOPPED" else [])  # what drained makes room
+
+
 def test_no_plan_is_answered_and_asked_again_later_if_something_changed(full):
     full.submit("high", cpu=2000, priority=5)
     done = full.cell.send(c.PreemptionPlanned(full.id("high"), 1))
@@ -214,6 +230,20 @@ def test_a_plan_is_checked_against_what_happened_since(full):
     if high in full.state.asks and not full.state.asks[high].answered:
         done = full.cell.send(c.PreemptionPlanned(high, full.state.asks[high].request, plan.victims, plan.placement))
         assert "JobPreempted" not in kinds(done)
+
+
+def test_a_plan_is_checked_against_what_the_same_message_says_of_nodes(full):
+    """P6: its node was cordoned just before it; the victim would leave for nothing."""
+    full.submit("high", cpu=2000, priority=5)
+    plan = plan_preemption(full.state, full.id("high"))
+    ((index, _),) = plan.placement[0].runs
+    cordoned = full.node(full.state.nodes.spec(index).name, cordoned=True)
+    planned = c.PreemptionPlanned(full.id("high"), 1, plan.victims, plan.placement)
+    done = full.cell.send(c.NodesReported("sim-a", (cordoned,)), planned)
+    assert "JobPreempted" not in kinds(done)
+    assert [t.reason for t in done if isinstance(t, tr.PreemptionAnswered)] == [
+        "the job would not fit after the eviction"
+    ]
 
 
 @pytest.mark.parametrize(

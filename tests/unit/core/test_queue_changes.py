@@ -7,7 +7,7 @@ import pytest
 from muster.core import commands as c
 from muster.core import transitions as tr
 from muster.core.errors import Rejected
-from muster.core.model import QueueSpec
+from muster.core.model import Allowance, QueueSpec
 from muster.core.queue_changes import differences, plan
 
 
@@ -91,3 +91,30 @@ def test_limits_are_compared_with_guarantees_only_in_the_tree_that_comes_out(wor
     done, found = change(world, {"org/a": spec(guaranteed=cpu(3))})
     assert world.reject(done).field == "limit.cpu"
     assert found == ()
+
+
+def test_a_move_is_decided_on_what_queues_use_when_it_comes(world):
+    """I3: what ended earlier in the same message is counted, and so is what the first of two moves brings."""
+    world.nodes(3)
+    for path, more in (("top", {"limit": cpu(3000)}), ("top/own", {}), ("side-a", {}), ("side-b", {})):
+        world.queue(path, **more)
+    for name, queue, amount in (("own", "top/own", 1000), ("a", "side-a", 2000), ("b", "side-b", 2000)):
+        world.submit(name, cpu=amount, queue=queue)
+    ended = c.PodsObserved("sim-a", (c.PodFact(world.id("own"), 1, 0, 3),))
+
+    def moves(*names):
+        return c.ChangeQueues(tuple(c.UpsertQueue(name, spec(), -1, new_path=f"top/{name}") for name in names))
+
+    done = world.cell.send(ended, moves("side-a", "side-b"))
+    assert world.reject(done).field == "new_path"
+    world.cell.send(moves("side-a"))
+    assert world.state.queues.find("top").usage == {"cpu": 2000, "pods": 1}
+
+
+def test_a_limit_of_waiting_jobs_counts_those_who_wait_when_it_is_made(world):
+    """Q1: also for a job that is submitted in the same message."""
+    for name in ("one", "two", "three"):
+        world.submit(name)
+    limited = c.UpsertQueue("research", spec(per_user=Allowance(pending_jobs=2)))
+    done = world.cell.send(limited, c.SubmitJob(world.spec("late")))
+    assert world.reject(done).subject == world.id("late")
