@@ -15,8 +15,8 @@ from muster.cli.errors import CliError, Exit, exit_code_of
 from muster.cli.options import Format
 from muster.cli.session import run, unknown_job, unknown_queue
 from muster.client import Client, ClientError, Job, JobFileError, NotFound, Submitted, parse
-from muster.client.connection import BATCH_JOBS_MAX, job_filter, new_request_id
 from muster.client.durations import parse_duration_ms
+from muster.client.requests import job_filter
 from muster.client.views import phase_text, reason_text
 
 Result = Submitted | ClientError
@@ -32,7 +32,7 @@ def submit(
     specs = read_files(files, queue)
 
     async def work(client: Client) -> int:
-        results = await _send(client, specs, request_id or new_request_id(), dry_run)
+        results = await client.submit_many(specs, request_id=request_id, wait="decided", dry_run=dry_run)
         _print_results(specs, results, dry_run, output)
         code = await _first_refusal(client, specs, results)
         accepted = [result.id for result in results if isinstance(result, Submitted)]
@@ -64,16 +64,6 @@ def read_jobs(file: str) -> list[job_pb2.JobSpec]:
         return parse(text, source="stdin" if file == "-" else file)
     except JobFileError as error:
         raise CliError(str(error), Exit.USAGE) from None
-
-
-async def _send(client: Client, specs: Sequence[job_pb2.JobSpec], request_id: str, dry_run: bool) -> list[Result]:
-    """In batches; the request id of each follows from the first, so that repeating the command stays safe."""
-    results: list[Result] = []
-    for start in range(0, len(specs), BATCH_JOBS_MAX):
-        batch = specs[start : start + BATCH_JOBS_MAX]
-        batch_id = request_id if len(specs) <= BATCH_JOBS_MAX else f"{request_id}-{start // BATCH_JOBS_MAX}"
-        results += await client.submit_many(batch, request_id=batch_id, wait="decided", dry_run=dry_run)
-    return results
 
 
 def _print_results(specs: Sequence[job_pb2.JobSpec], results: Sequence[Result], dry_run: bool, output: Format) -> None:

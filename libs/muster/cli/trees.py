@@ -12,7 +12,7 @@ from muster.cli.errors import CliError, Exit
 from muster.cli.options import Format
 from muster.cli.session import run
 from muster.client import Client, JobFileError, queuefile
-from muster.client.connection import new_request_id
+from muster.client.requests import new_request_id
 from muster.core import resources
 
 NAMED_MAX = 5  # reclaimable jobs that are named, of each queue

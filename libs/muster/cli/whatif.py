@@ -12,7 +12,7 @@ from muster.cli.options import Format
 from muster.cli.queues import Fields, merged
 from muster.cli.session import run, unknown_queue
 from muster.client import Client, NotFound
-from muster.client.connection import queue_message
+from muster.client.requests import queue_message
 
 PLACES_SHOWN = 8
 

@@ -6,7 +6,6 @@ writing commands and fetching the core's refusals, and trying a command without 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Final
 
@@ -28,6 +27,7 @@ from muster.wire import errors
 from muster.wire.ids import DEFAULT_NAMESPACE, ID_HEX_DIGITS
 from muster_admission.calls import RETRY_AFTER_S, Refused
 from muster_admission.settings import AdmissionSettings
+from muster_admission.spelling import meant
 
 PREFIX_DIGITS_MIN: Final = 4
 HEX_DIGITS: Final = frozenset("0123456789abcdef")
@@ -100,15 +100,14 @@ class Cell:
             if matches:
                 message = f"{len(matches)} jobs have ids that start with {reference}: give more digits"
                 raise Refused(errors.refusal("INVALID_ARGUMENT", message, [("job", "is ambiguous")]))
-        ended = [
-            j for j in jobs.values() if j.spec.name == name and j.spec.namespace == (namespace or DEFAULT_NAMESPACE)
-        ]
-        return ended[-1] if ended else None
+        wanted = (namespace or DEFAULT_NAMESPACE, name)
+        ended = (jobs[job_id] for job_id in reversed(self.state.timers.finished))  # the newest first
+        return next((job for job in ended if (job.spec.namespace, job.spec.name) == wanted), None)
 
     def _no_job(self, reference: str) -> str:
-        names = self.state.by_name.get(DEFAULT_NAMESPACE, {})
-        near = difflib.get_close_matches(reference, list(names)[:10_000], 1)
-        hint = f' (did you mean "{near[0]}"?)' if near else ""
+        namespace, slash, name = reference.rpartition("/")
+        near = meant(name, self.state.by_name.get(namespace or DEFAULT_NAMESPACE, {}))
+        hint = f' (did you mean "{namespace}{slash}{near}"?)' if near else ""
         return f'job "{reference}" does not exist, or ended long ago{hint}'
 
     # --- writes -----------------------------------------------------------------------------------------------------

@@ -6,14 +6,13 @@ queue at the same time never undo each other: the later one is decided against a
 
 from __future__ import annotations
 
-import difflib
 from typing import Final
 
 from muster.api.v1 import job_pb2, queue_pb2
 from muster.core.commands import DeleteQueue, UpsertQueue
-from muster.core.errors import Code, Rejected
 from muster.core.queues import Queue
 from muster.core.standing import standings
+from muster.core.submission import find_queue
 from muster.wire import quantities
 from muster.wire import queues as wire
 from muster.wire.status import position as to_position
@@ -46,7 +45,7 @@ class QueueServicer:
         if position is None:
             return queue_pb2.CreateQueueResponse(queue=request.queue)
         return queue_pb2.CreateQueueResponse(
-            queue=self._proto(await self._find(path)), inbox_position=to_position(position)
+            queue=self._proto(await self._find(path, "queue.path")), inbox_position=to_position(position)
         )
 
     @unary
@@ -57,7 +56,7 @@ class QueueServicer:
         path = request.queue.path
         tries_left = 1 if request.expected_revision else UPDATE_TRIES_MAX
         while True:
-            current = (await self._find(path)).spec
+            current = (await self._find(path, "queue.path")).spec
             only_moves = bool(request.new_path) and not request.update_mask.paths
             spec = current if only_moves else wire.changed(current, request.queue, request.update_mask.paths)
             command = UpsertQueue(
@@ -76,7 +75,7 @@ class QueueServicer:
                     raise
         if position is None:
             return queue_pb2.UpdateQueueResponse(queue=request.queue)
-        now = await self._find(request.new_path.strip("/") or path)
+        now = await self._find(request.new_path.strip("/") or path, "queue.path")
         return queue_pb2.UpdateQueueResponse(queue=self._proto(now), inbox_position=to_position(position))
 
     @unary
@@ -98,7 +97,7 @@ class QueueServicer:
     ) -> queue_pb2.GetQueueResponse:
         self._identity.user(context)
         await self._cell.reach(request.min_position)
-        queue = self._proto(await self._find(request.path))
+        queue = self._proto(await self._find(request.path, "path"))
         return queue_pb2.GetQueueResponse(queue=queue, ledger_sequence=self._cell.state.ledger_seq)
 
     @unary
@@ -107,7 +106,7 @@ class QueueServicer:
     ) -> queue_pb2.ListQueuesResponse:
         self._identity.user(context)
         await self._cell.reach(request.min_position)
-        root = (await self._find(request.root)).id if request.root else ""
+        root = (await self._find(request.root, "root")).id if request.root else ""
         state = self._cell.state
         standing = standings(state, root)
         return queue_pb2.ListQueuesResponse(
@@ -121,7 +120,7 @@ class QueueServicer:
     ) -> queue_pb2.GetSharesResponse:
         self._identity.user(context)
         await self._cell.reach(request.min_position)
-        root = (await self._find(request.root)).id if request.root else ""
+        root = (await self._find(request.root, "root")).id if request.root else ""
         state = self._cell.state
         standing, now_ms = standings(state, root), self._cell.clock.now_ms()
         return queue_pb2.GetSharesResponse(
@@ -156,17 +155,13 @@ class QueueServicer:
         inbox_position = to_position(position) if position else None
         return queue_pb2.ApplyQueuesResponse(changes=changes, inbox_position=inbox_position)
 
-    async def _find(self, path: str) -> Queue:
+    async def _find(self, path: str, field: str) -> Queue:
         """Raises Rejected (NOT_FOUND)."""
         queue = self._cell.state.queues.find(path)
         if queue is None:
             await self._cell.follower.catch_up()
             queue = self._cell.state.queues.find(path)
-        if queue is None:
-            near = difflib.get_close_matches(path, sorted(self._cell.state.queues.by_path), 1)
-            hint = f' (did you mean "{near[0]}"?)' if near else ""
-            raise Rejected(Code.NOT_FOUND, "path", f'queue "{path}" does not exist{hint}', "Q1")
-        return queue
+        return queue or find_queue(self._cell.state.queues, path, field)
 
     def _proto(self, queue: Queue) -> queue_pb2.Queue:
         state = self._cell.state
