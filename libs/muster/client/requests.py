@@ -86,24 +86,32 @@ def queue_message(path: str, fields: Mapping[str, Any]) -> queue_pb2.Queue:
     """A Queue message from plain values; enums by their short names. Raises ValueError that names the field."""
     message = queue_pb2.Queue(path=path)
     for name, value in fields.items():
-        field = queue_pb2.Queue.DESCRIPTOR.fields_by_name.get(name)
-        if field is None or name in ("path", "id", "revision", "status"):
+        if name not in queue_pb2.Queue.DESCRIPTOR.fields_by_name or name in ("path", "id", "revision", "status"):
             raise ValueError(f"a queue has no field {name!r} that can be set")
-        if field.enum_type is not None and isinstance(value, str):
-            full = f"QUEUE_{name.upper()}_{value.upper()}"
-            if full not in field.enum_type.values_by_name:
-                known = ", ".join(v.name.removeprefix(f"QUEUE_{name.upper()}_") for v in field.enum_type.values[1:])
-                raise ValueError(f"{name} must be one of {known}, not {value!r}")
-            setattr(message, name, field.enum_type.values_by_name[full].number)
-        elif name in ("per_namespace", "per_user"):
-            getattr(message, name).CopyFrom(queue_pb2.Allowance(**value))
-        elif name in ("min_runtime", "half_life"):
-            getattr(message, name).FromMilliseconds(parse_duration_ms(value) if isinstance(value, str) else value)
-        elif isinstance(value, Mapping):
-            getattr(message, name).update({key: str(amount) for key, amount in value.items()})
-        else:
-            setattr(message, name, value)
+        try:
+            _set(message, name, value)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
     return message
+
+
+def _set(message: queue_pb2.Queue, name: str, value: Any) -> None:
+    """Raises ValueError."""
+    field = queue_pb2.Queue.DESCRIPTOR.fields_by_name[name]
+    if field.enum_type is not None and isinstance(value, str):
+        prefix = f"QUEUE_{name.upper()}_"
+        if prefix + value.upper() not in field.enum_type.values_by_name:
+            known = ", ".join(each.name.removeprefix(prefix) for each in field.enum_type.values[1:])
+            raise ValueError(f"must be one of {known}, not {value!r}")
+        setattr(message, name, field.enum_type.values_by_name[prefix + value.upper()].number)
+    elif name in ("per_namespace", "per_user"):
+        getattr(message, name).CopyFrom(queue_pb2.Allowance(**value))
+    elif name in ("min_runtime", "half_life"):
+        getattr(message, name).FromMilliseconds(parse_duration_ms(value) if isinstance(value, str) else value)
+    elif isinstance(value, Mapping):
+        getattr(message, name).update({key: str(amount) for key, amount in value.items()})
+    else:
+        setattr(message, name, value)
 
 
 def job_filter(**fields: Any) -> query_pb2.JobFilter:

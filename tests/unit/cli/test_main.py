@@ -83,6 +83,31 @@ def test_bugs_are_told_as_such(nowhere, capfd, monkeypatch):
         main.run(["list"])
 
 
+QUEUES = "kind: Queue\napiVersion: scheduling.volcano.sh/v1beta1\nmetadata: {name: q%d}\n---\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--version"],  # little: told to nobody when the buffer is emptied
+        ["import", "volcano", "-f", "-"],  # more than a buffer holds
+        ["list", "--bogus"],
+    ],
+)
+def test_a_reader_that_has_gone_is_no_failure(arguments):
+    reads, writes = os.pipe()
+    os.close(reads)
+    text = "".join(QUEUES % n for n in range(2000))
+    done = subprocess.run(
+        [sys.executable, "-m", "muster.cli.main", *arguments],
+        input=text, stdout=writes, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(writes)
+    assert done.returncode == (Exit.USAGE if "--bogus" in arguments else Exit.OK)
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
+
+
 def test_nearest_names():
     assert nearest("reserch", ["research", "batch"]) == ' (did you mean "research"?)'
     assert nearest("zzz", ["research"]) == ""
