@@ -90,7 +90,7 @@ QUEUES = "kind: Queue\napiVersion: scheduling.volcano.sh/v1beta1\nmetadata: {nam
     "arguments",
     [
         ["--version"],  # little: told to nobody when the buffer is emptied
-        ["import", "volcano", "-f", "-"],  # more than a buffer holds
+        ["import", "volcano", "-"],  # more than a buffer holds
         ["list", "--bogus"],
     ],
 )
