@@ -11,7 +11,7 @@ from typing import Any
 
 from muster.api.v1 import job_pb2
 from muster.cli import show
-from muster.cli.errors import CliError, Exit, exit_code_of
+from muster.cli.errors import CliError, Exit, details, exit_code_of, sentence
 from muster.cli.options import Format
 from muster.cli.session import run, unknown_job, unknown_queue
 from muster.client import Client, ClientError, Job, JobFileError, NotFound, Submitted, parse
@@ -80,7 +80,8 @@ def _result_data(spec: job_pb2.JobSpec, result: Result) -> dict[str, Any]:
     if isinstance(result, Submitted):
         return {"name": result.name, "namespace": result.namespace, "queue": spec.queue, "id": result.id}
     wrong = [{"field": v.field, "description": v.description} for v in result.violations]
-    return {"name": spec.name, "queue": spec.queue, "code": result.code, "error": result.message, "violations": wrong}
+    return {"name": spec.name, "queue": spec.queue, "code": result.code, "error": result.message,
+            "rule": result.rule, "violations": wrong}  # fmt: skip
 
 
 async def _first_refusal(client: Client, specs: Sequence[job_pb2.JobSpec], results: Sequence[Result]) -> int:
@@ -89,13 +90,12 @@ async def _first_refusal(client: Client, specs: Sequence[job_pb2.JobSpec], resul
     for spec, result in zip(specs, results, strict=True):
         if isinstance(result, Submitted):
             continue
-        message = result.message
+        message = sentence(result)
         if result.code == "NOT_FOUND" and "queue" in message:
             message = (await unknown_queue(client, spec.queue, result)).message
         print(f"muster: {spec.name or 'job'}: {message}", file=sys.stderr)
-        for violation in result.violations:
-            if violation.description not in message:
-                print(f"  {violation.field}: {violation.description}", file=sys.stderr)
+        for line in details(result):
+            print(f"  {line}", file=sys.stderr)
         code = code or exit_code_of(result.code)
     return code
 
@@ -301,7 +301,9 @@ def cancel(names: Sequence[str], *, reason: str, address: str, output: Format) -
                     print(f"{name}  cancelled")
                 continue
             error = outcome.error
-            message = (await unknown_job(client, name, error)).message if isinstance(error, NotFound) else error.message
+            message = (
+                (await unknown_job(client, name, error)).message if isinstance(error, NotFound) else sentence(error)
+            )
             print(f"muster: {name}: {message}", file=sys.stderr)
             code = code or exit_code_of(error.code)
         return code

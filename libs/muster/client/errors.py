@@ -78,7 +78,7 @@ def from_status(status: status_pb2.Status) -> ClientError:
         elif detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
             reason = error_details_pb2.ErrorInfo()
             detail.Unpack(reason)
-            rule = reason.metadata.get("rule", "") or reason.reason.removeprefix(RULE_PREFIX)
+            rule = reason.metadata.get("rule", "") or reason.reason.removeprefix(RULE_PREFIX).replace("_", "-")
     code = code_pb2.Code.Name(status.code)
     return _kind_of(code)(code, status.message, violations, retry_after_s, rule)
 

@@ -16,7 +16,7 @@ from muster.core import checkpoints, queue_rules, submission
 from muster.core import transitions as tr
 from muster.core.commands import AnyItem, CancelJob, DeleteQueue, ReportCheckpoint, SubmitJob, UpsertQueue
 from muster.core.draft import Draft
-from muster.core.errors import Rejected
+from muster.core.errors import Code, Rejected
 from muster.core.model import InboxPosition
 from muster.core.state import CellState, Job
 from muster.runtime.follower import Follower
@@ -126,7 +126,10 @@ class Cell:
         return [self.state.refusals.get(position) for position in positions]
 
     async def command(self, item: AnyItem, *, dry_run: bool = False) -> InboxPosition | None:
-        """Write one command and wait for its decision; the position, None on a dry run. Raises Refused."""
+        """Write one command and wait for its decision; the position, None on a dry run.
+
+        Raises Rejected when the cell refuses it, Refused (UNAVAILABLE) when it takes long.
+        """
         if dry_run:
             (rejected,) = self.try_out([item])
             if rejected is not None:
@@ -135,7 +138,7 @@ class Cell:
         (position,) = await self.write([item])
         (refusal,) = await self.decided([position])
         if refusal is not None:
-            raise Refused(refused(refusal))
+            raise Rejected(Code(refusal.code), refusal.field, refusal.message, refusal.rule)
         return position
 
     def try_out(self, items: Sequence[AnyItem]) -> list[Rejected | None]:

@@ -265,11 +265,11 @@ def _by_job(found: Violations) -> dict[int, Violations]:
     """Violations of single jobs, by index. Raises Refused for those of the request as a whole."""
     by_job: dict[int, Violations] = defaultdict(list)
     whole: Violations = []
-    for field, description in found:
-        if field.startswith(ITEM_PREFIX):
-            by_job[int(field[len(ITEM_PREFIX) : field.index("]")])].append((field, description))
+    for broken in found:
+        if broken.field.startswith(ITEM_PREFIX):
+            by_job[int(broken.field[len(ITEM_PREFIX) : broken.field.index("]")])].append(broken)
         else:
-            whole.append((field, description))
+            whole.append(broken)
     if whole:
         raise Refused(invalid(whole))
     return by_job
