@@ -13,7 +13,7 @@ from google.protobuf import json_format
 from tests.integration.admission_cell import Processes, running_cell
 
 from muster import client as mc
-from muster.api.v1 import admin_pb2, admin_pb2_grpc, events_pb2, job_pb2, query_pb2, queue_pb2, submission_pb2
+from muster.api.v1 import admin_pb2, admin_pb2_grpc, events_pb2, job_pb2, query_pb2, submission_pb2
 from muster.client.requests import job_filter
 from muster.core.commands import NodesReported
 from muster.core.model import NodeSpec
@@ -256,22 +256,6 @@ async def test_mistakes_with_queues(muster: mc.Client) -> None:
     assert (await refusal(muster.create_queue("neg", limit={"cpu": "-1"}))).violations[0].field == "queue.limit.cpu"
     assert (await refusal(muster.delete_queue("research"))).code == "FAILED_PRECONDITION"
     assert (await refusal(muster.create_queue("research", dry_run=True))).code == "ALREADY_EXISTS"
-
-
-async def test_a_dry_run_answers_what_would_be_and_nothing_that_the_caller_made_up(muster: mc.Client) -> None:
-    made_up = queue_pb2.Queue(path="dry", id="q99", revision=77, limit={"cpu": "0.5"})
-    made_up.status.pending_jobs = 9
-    request = queue_pb2.CreateQueueRequest(queue=made_up, dry_run=True)
-    told = (await muster.queues.CreateQueue(request)).queue
-    assert (told.id, told.revision, told.HasField("status")) == ("", 1, False)
-    assert (dict(told.limit), told.weight) == ({"cpu": "0.5"}, 1)
-    created = await muster.create_queue("dry", weight=3, limit={"cpu": "2"})
-    changed = (await muster.update_queue("dry", dry_run=True, priority=4)).proto
-    assert (changed.id, changed.revision) == (created.proto.id, created.revision + 1)
-    assert (changed.weight, changed.priority, dict(changed.limit)) == (3, 4, {"cpu": "2"})
-    moved = (await muster.move_queue("dry", "drier", dry_run=True)).proto
-    assert (moved.path, moved.weight) == ("drier", 3)
-    await muster.delete_queue("dry")
 
 
 async def test_lost_updates_do_not_happen(muster: mc.Client) -> None:

@@ -10,6 +10,7 @@ import pytest
 from tests.integration.admission_cell import Processes, running_cell
 
 from muster import client as mc
+from muster.api.v1 import queue_pb2
 from muster.cli import main
 from muster.core.commands import NodesReported
 from muster.core.model import NodeSpec
@@ -161,6 +162,23 @@ def test_a_refusal_of_many_queues_names_the_one(at: Path, capfd: pytest.CaptureF
             shown = capfd.readouterr().err
             assert "[Q1]" in shown
             assert field in shown
+
+
+async def test_a_dry_run_answers_what_would_be_and_nothing_that_the_caller_made_up(cell: Processes) -> None:
+    async with mc.connect(cell.ready("adm-1")) as muster:
+        made_up = queue_pb2.Queue(path="dry", id="q99", revision=77, limit={"cpu": "0.5"})
+        made_up.status.pending_jobs = 9
+        request = queue_pb2.CreateQueueRequest(queue=made_up, dry_run=True)
+        told = (await muster.queues.CreateQueue(request)).queue
+        assert (told.id, told.revision, told.HasField("status")) == ("", 1, False)
+        assert (dict(told.limit), told.weight) == ({"cpu": "0.5"}, 1)
+        created = await muster.create_queue("dry", weight=3, limit={"cpu": "2"})
+        changed = (await muster.update_queue("dry", dry_run=True, priority=4)).proto
+        assert (changed.id, changed.revision) == (created.proto.id, created.revision + 1)
+        assert (changed.weight, changed.priority, dict(changed.limit)) == (3, 4, {"cpu": "2"})
+        moved = (await muster.move_queue("dry", "drier", dry_run=True)).proto
+        assert (moved.path, moved.weight) == ("drier", 3)
+        await muster.delete_queue("dry")
 
 
 def test_an_update_of_some_limits_keeps_the_others(at: Path, capfd: pytest.CaptureFixture[str]) -> None:

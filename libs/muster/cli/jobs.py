@@ -7,10 +7,10 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from muster.api.v1 import job_pb2
-from muster.cli import show
+from muster.cli import show, waiting
 from muster.cli.errors import CliError, Exit, details, exit_code_of, sentence
 from muster.cli.options import Format
 from muster.cli.session import run, unknown_job, unknown_queue
@@ -20,6 +20,7 @@ from muster.client.requests import job_filter
 from muster.client.views import phase_text, reason_text
 
 Result = Submitted | ClientError
+NO_TEMPLATE: Final = "no pod template: on a real cluster it holds what it asks for and does nothing, until cancelled"
 
 
 # --- submit ---------------------------------------------------------------------------------------------------------
@@ -30,14 +31,18 @@ def submit(
 ) -> None:
     """Submit every job of the files. Raises CliError when any of them was refused, after printing all results."""
     specs = read_files(files, queue)
+    endless = [spec.name for spec in specs if not spec.template and not all(task.template for task in spec.tasks)]
+    if endless:
+        more = f" and {len(endless) - 1:,} more" if len(endless) > 1 else ""
+        print(f"muster: warning: {endless[0]}{more}: {NO_TEMPLATE}", file=sys.stderr)
 
     async def work(client: Client) -> int:
         results = await client.submit_many(specs, request_id=request_id, wait="decided", dry_run=dry_run)
         _print_results(specs, results, dry_run, output)
         code = await _first_refusal(client, specs, results)
-        accepted = [result.id for result in results if isinstance(result, Submitted)]
+        accepted = [result for result in results if isinstance(result, Submitted)]
         if wait and not dry_run:
-            code = code or await _until_ended(client, accepted, output)
+            code = code or await waiting.until_ended(client, accepted, quiet=show.is_machine(output))
         return code
 
     if code := run(address, work):
@@ -98,18 +103,6 @@ async def _first_refusal(client: Client, specs: Sequence[job_pb2.JobSpec], resul
             print(f"  {line}", file=sys.stderr)
         code = code or exit_code_of(result.code)
     return code
-
-
-async def _until_ended(client: Client, ids: Sequence[str], output: Format) -> int:
-    """Follow the jobs until all have ended; JOB_FAILED if one did not succeed."""
-    failed = False
-    for job_id in ids:
-        async for event in client.watch(job_id):
-            if not show.is_machine(output):
-                because = f" ({event.reason})" if event.reason else ""
-                print(f"{show.clock(time.time())}  {event.name}  {event.state}{because}", flush=True)
-            failed |= event.last and event.state != "Succeeded"
-    return Exit.JOB_FAILED if failed else Exit.OK
 
 
 # --- list -----------------------------------------------------------------------------------------------------------
@@ -222,6 +215,8 @@ def _portrait(job: Job, wide: bool) -> list[str]:
         bounds.append(f"array, {f'{at_once} at once' if at_once else 'as many at once as there is room for'}")
     if spec.checkpoint.interval.ByteSize():
         bounds.append(f"checkpoint every {show.duration(spec.checkpoint.interval.ToMilliseconds() / 1000)}")
+    if spec.max_wait.ByteSize():
+        bounds.append("(max_wait is recorded; nothing acts on it yet)")
     if bounds:
         lines.append(f" bounds    {'   '.join(bounds)}")
     if saved := show.seconds_of(status.checkpoint_time):

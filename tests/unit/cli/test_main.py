@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from muster.cli import main, ports, rundir
+from muster.cli import doctor, main, ports, rundir
 from muster.cli.errors import CliError, Exit, nearest
 
 SLOW = ("grpc", "numpy", "yaml", "nats", "rich.live", "muster.client", "google.protobuf", "aiohttp")
@@ -69,6 +69,11 @@ def test_doctor_says_what_is_wrong_and_what_to_do(nowhere, capfd, monkeypatch):
     found = json.loads(capfd.readouterr().out)["findings"]
     assert [(f["part"], f["ok"]) for f in found] == [("nats", False), ("admission", False)]
     assert all(f["advice"] for f in found)
+
+
+def test_there_is_nothing_to_do_about_what_is_well():
+    well, wrong = (doctor.Finding("inbox", ok, "0 wait", "see its log") for ok in (True, False))
+    assert (doctor.plain(well)["advice"], doctor.plain(wrong)["advice"]) == ("", "see its log")
 
 
 def test_bugs_are_told_as_such(nowhere, capfd, monkeypatch):
