@@ -151,6 +151,9 @@ def test_a_refusal_of_a_queue_names_its_field_and_rule(
 
 
 def test_a_refusal_of_many_queues_names_the_one(at: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (at / "tree.yaml").write_text("{queues: {one: {}, two: {weight: 1000001}}}")
+    assert main.run(["what-if", "apply", "-f", str(at / "tree.yaml")]) == REFUSED
+    assert "queues.queues[1].weight: " in capfd.readouterr().err
     for tree, field in (
         ("{queues: {one: {}, two: {limit: {cpu: -1}}}}", "queues[1].limit.cpu"),
         ("{queues: {one: {limit: {cpu: 1}, queues: {two: {guaranteed: {cpu: 2}}}}}}", "queues[0].limit.cpu"),
@@ -179,6 +182,14 @@ async def test_a_dry_run_answers_what_would_be_and_nothing_that_the_caller_made_
         moved = (await muster.move_queue("dry", "drier", dry_run=True)).proto
         assert (moved.path, moved.weight) == ("drier", 3)
         await muster.delete_queue("dry")
+
+
+async def test_a_command_on_many_jobs_names_the_one(cell: Processes) -> None:
+    async with mc.connect(cell.ready("adm-1")) as muster:
+        for reference in ("no-such-job", "0" * 32):
+            (outcome,) = (await muster.cancel("f" * 32, reference))[1:]
+            assert outcome.error is not None
+            assert (outcome.error.code, outcome.error.violations[0].field) == ("NOT_FOUND", "jobs[1]")
 
 
 def test_an_update_of_some_limits_keeps_the_others(at: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -75,17 +75,20 @@ class Cell:
             message = f"inbox position {position.sequence}.{position.item} has not reached this replica yet"
             raise Refused(errors.retry("UNAVAILABLE", message, RETRY_AFTER_S)) from None
 
-    async def job(self, reference: str) -> Job:
-        """The job by id, unique prefix of an id, "namespace/name" or name. Raises Refused (NOT_FOUND)."""
-        found = self._find(reference)
+    async def job(self, reference: str, field: str = "job") -> Job:
+        """The job by id, unique prefix of an id, "namespace/name" or name. Raises Refused (NOT_FOUND).
+
+        `field` is where the reference stands in the request.
+        """
+        found = self._find(reference, field)
         if found is None:
             await self.follower.catch_up()  # it may have been accepted by another replica a moment ago
-            found = self._find(reference)
+            found = self._find(reference, field)
         if found is None:
-            raise Refused(errors.refusal("NOT_FOUND", self._no_job(reference), [("job", "does not exist")]))
+            raise Refused(errors.refusal("NOT_FOUND", self._no_job(reference), [(field, "does not exist")]))
         return found
 
-    def _find(self, reference: str) -> Job | None:
+    def _find(self, reference: str, field: str) -> Job | None:
         jobs = self.state.jobs
         if reference in jobs:
             return jobs[reference]
@@ -99,7 +102,7 @@ class Cell:
                 return matches[0]
             if matches:
                 message = f"{len(matches)} jobs have ids that start with {reference}: give more digits"
-                raise Refused(errors.refusal("INVALID_ARGUMENT", message, [("job", "is ambiguous")]))
+                raise Refused(errors.refusal("INVALID_ARGUMENT", message, [(field, "is ambiguous")]))
         wanted = (namespace or DEFAULT_NAMESPACE, name)
         ended = (jobs[job_id] for job_id in reversed(self.state.timers.finished))  # the newest first
         return next((job for job in ended if (job.spec.namespace, job.spec.name) == wanted), None)
@@ -165,9 +168,10 @@ def _tried(draft: Draft, position: InboxPosition, item: AnyItem) -> Rejected | N
     return None
 
 
-def refused(refusal: tr.CommandRefused, prefix: str = "") -> status_pb2.Status:
-    """The status of a refusal by the core."""
-    return errors.broken_rule(refusal.code, refusal.field, refusal.message, refusal.rule, prefix)
+def refused(refusal: tr.CommandRefused | Rejected, prefix: str = "", *, whole: bool = False) -> status_pb2.Status:
+    """The status of a refusal by the core. `whole`: `prefix` is all of the field in the request."""
+    field = "" if whole else refusal.field
+    return errors.broken_rule(refusal.code, field, refusal.message, refusal.rule, prefix)
 
 
 def is_id_prefix(reference: str) -> bool:
