@@ -320,8 +320,8 @@ class Client(PlanningCalls):
             except grpc.aio.AioRpcError as failure:
                 error = errors.from_call(failure)
             pause_s = max(error.retry_after_s or 0.0, backoff_s * random.uniform(0.5, 1.0))
-            if not isinstance(error, errors.Unavailable) or time.monotonic() + pause_s >= deadline:
-                raise error
+            if error.rule or not isinstance(error, errors.Unavailable) or time.monotonic() + pause_s >= deadline:
+                raise error  # a rule that is broken, such as a quota, is not kept by asking again at once
             await asyncio.sleep(pause_s)
             backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 

@@ -8,6 +8,7 @@ from typing import Any
 import grpc.aio
 import pytest
 from google.rpc import status_pb2
+from grpc_status import rpc_status
 
 from muster import client as mc
 from muster.api.v1 import job_pb2, submission_pb2, submission_pb2_grpc
@@ -19,11 +20,14 @@ from muster.wire import errors as wire
 class Server(submission_pb2_grpc.SubmissionServiceServicer):
     """Takes what is not named "bad", and remembers how it came."""
 
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, int]] = []
+    def __init__(self, seen: list[tuple[str, int]] | None = None) -> None:
+        self.seen: list[tuple[str, int]] = [] if seen is None else seen
 
     async def SubmitJobs(self, request: Any, context: Any) -> submission_pb2.SubmitJobsResponse:
         self.seen.append((request.request_id, len(request.jobs)))
+        if request.request_id == "too many":
+            status = wire.refusal("RESOURCE_EXHAUSTED", "there are 10000 queues already", [("path", "x")], "Q1")
+            await context.abort_with_status(rpc_status.to_status(status))
         return submission_pb2.SubmitJobsResponse(results=[self._result(i, job) for i, job in enumerate(request.jobs)])
 
     def _result(self, index: int, job: job_pb2.JobSpec) -> submission_pb2.SubmitResult:
@@ -34,7 +38,9 @@ class Server(submission_pb2_grpc.SubmissionServiceServicer):
         return submission_pb2.SubmitResult(index=index, job_id=job.name, error=error)
 
 
-def submitted(*specs: job_pb2.JobSpec, request_id: str = "r") -> tuple[list[Any], list[tuple[str, int]]]:
+def submitted(
+    *specs: job_pb2.JobSpec, request_id: str = "r", seen: list[tuple[str, int]] | None = None
+) -> tuple[list[Any], list[tuple[str, int]]]:
     async def main() -> list[Any]:
         served = grpc.aio.server(options=SERVER_OPTIONS)
         submission_pb2_grpc.add_SubmissionServiceServicer_to_server(server, served)
@@ -46,7 +52,7 @@ def submitted(*specs: job_pb2.JobSpec, request_id: str = "r") -> tuple[list[Any]
         finally:
             await served.stop(None)
 
-    server = Server()
+    server = Server(seen)
     return asyncio.run(main()), server.seen
 
 
@@ -83,6 +89,13 @@ def test_a_job_that_no_request_takes_is_refused_by_its_place_and_the_others_go()
     assert isinstance(refusal, errors.Refused)
     assert (refusal.code, refusal.rule, refusal.violations[0].field) == ("INVALID_ARGUMENT", "LOG-8", "jobs[1]")
     assert "20480 KiB, at most 256 KiB" in refusal.message
+
+
+def test_a_rule_that_is_broken_is_not_asked_again() -> None:
+    server: list[tuple[str, int]] = []
+    with pytest.raises(errors.Unavailable) as caught:
+        submitted(job("a"), request_id="too many", seen=server)
+    assert (caught.value.rule, len(server)) == ("Q1", 1)
 
 
 def test_where_it_is_cut_follows_from_the_jobs() -> None:
