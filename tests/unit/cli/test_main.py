@@ -56,6 +56,19 @@ def test_a_mistake_is_one_sentence_and_a_code(nowhere, capfd, arguments, code, s
     assert "Traceback" not in captured.err
 
 
+@pytest.mark.parametrize("arguments", [["import", "kueue"], ["queue", "apply", "-f"], ["submit", "-f"]])
+def test_a_file_that_is_no_text_is_a_mistake(nowhere, capfd, arguments):
+    (nowhere / "binary").write_bytes(b"\xff\xfe\x00")
+    assert main.run([*arguments, str(nowhere / "binary")]) == Exit.USAGE
+    assert "cannot" in capfd.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_a_mistake(nowhere, capfd):
+    (nowhere / "q.yaml").write_text(QUEUES % 1)
+    assert main.run(["import", "volcano", str(nowhere / "q.yaml"), "-w", str(nowhere / "no" / "such")]) == Exit.USAGE
+    assert "cannot be written" in capfd.readouterr().err
+
+
 def test_a_wrong_key_in_a_job_file_is_named_with_its_line(nowhere, capfd):
     path = nowhere / "job.yaml"
     path.write_text("name: a\nqueue: q\ntasks:\n  - name: main\n    replcas: 2\n")
