@@ -18,6 +18,7 @@ from muster.core.errors import Code, Rejected
 from muster.core.limits import AMOUNT_MAX, LABELS_MAX, QUEUE_DEPTH_MAX, QUEUES_MAX
 from muster.core.members import NAMESPACE, USER
 from muster.core.model import Allowance, Amounts, QueueSpec
+from muster.core.promises import promised
 from muster.core.queues import Queue, QueueTree
 from muster.core.submission import PRIORITY_MAX, RUNTIME_MAX_MS, check_name, find_queue
 
@@ -189,7 +190,7 @@ def check_all_guarantees(tree: QueueTree) -> None:
     """As for each queue that is changed alone, for the whole tree. Raises Rejected with the queue in the field."""
     for queue in tree.subtree():
         if queue.spec.limit and queue.children:
-            below = resources.total(tree.promised(child) for child in queue.children.values())
+            below = resources.total(promised(tree, child) for child in queue.children.values())
             over = _over(queue.spec.limit, below)
             if over is not None:
                 raise _invalid(
@@ -215,7 +216,7 @@ def _check_guarantees(tree: QueueTree, path: str, spec: QueueSpec) -> None:
         children.pop(spec.id, None)
         if queue == spec.parent:
             children[spec.id] = None
-        return resources.total(changed[child] if child in changed else tree.promised(child) for child in children)
+        return resources.total(changed[child] if child in changed else promised(tree, child) for child in children)
 
     own = below(spec.id)
     over = _over(spec.limit, own)
@@ -233,20 +234,20 @@ def _check_guarantees(tree: QueueTree, path: str, spec: QueueSpec) -> None:
             field = f"guaranteed.{over}" if old is None or old.spec.parent == spec.parent else "new_path"
             raise _invalid(field, _too_little(above.path, above.spec.limit, total, over))
         changed[above.id] = resources.larger(above.spec.guaranteed, total)
-        if changed[above.id] == tree.promised(above.id):
+        if changed[above.id] == promised(tree, above.id):
             return
 
 
 def _over(limit: Amounts, guaranteed: Amounts) -> str | None:
     """The first resource of which more is guaranteed."""
-    promised = dict(guaranteed)
-    return next((resource for resource, most in limit if promised.get(resource, 0) > most), None)
+    total = dict(guaranteed)
+    return next((resource for resource, most in limit if total.get(resource, 0) > most), None)
 
 
 def _too_little(path: str, limit: Amounts, guaranteed: Amounts, resource: str) -> str:
     most = resources.format_amount(resource, dict(limit)[resource])
-    promised = resources.format_pair(resource, dict(guaranteed)[resource])
-    return f'queue "{path}" may use {most}, its children are guaranteed {promised}'
+    total = resources.format_pair(resource, dict(guaranteed)[resource])
+    return f'queue "{path}" may use {most}, its children are guaranteed {total}'
 
 
 def _invalid(field: str, message: str) -> Rejected:

@@ -15,6 +15,7 @@ from muster.core import resources
 from muster.core.history import History
 from muster.core.members import Members, are_kept
 from muster.core.model import Amounts, JobSpec, QueueSpec
+from muster.core.promises import forget
 
 Usage = dict[str, int]
 
@@ -71,7 +72,7 @@ class Queue:
         self.flows: dict[tuple[str, ...], Usage] = {}  # what live jobs submitted here (leaf) ask for at their maximum,
         # by the set of resources they ask for (rule F3)
         self._demand: tuple[Amounts, ...] | None = None  # the same, as `demand` gives it
-        self.promised: Amounts | None = None  # as `QueueTree.promised` found it, until the tree changes below
+        self.promised: Amounts | None = None  # as `promises` found it, until the tree changes below
         self.members: Members | None = Members() if are_kept(spec) else None
         self.tracked: tuple[Queue, ...] = ()  # the queues of the chain that keep their members
         self.history: History | None = None  # of charged usage, where past usage counts (rule F4)
@@ -170,11 +171,7 @@ def over_limit(
 
 
 def room_below(
-    queue: Queue,
-    need: Mapping[str, int],
-    usage_of: Callable[[Queue], Usage],
-    held: Mapping[str, Usage],
-    wanted: int,
+    queue: Queue, need: Mapping[str, int], usage_of: Callable[[Queue], Usage], held: Mapping[str, Usage], wanted: int
 ) -> int:
     """How many of `wanted` jobs with `need` each fit below every limit on the path."""
     for q, limit in queue.limits:
@@ -236,8 +233,7 @@ class QueueTree:
     def put(self, spec: QueueSpec) -> None:
         """Add or replace. Who shares a queue that begins to keep count, or moves, is for the caller to count."""
         old = self.by_id.get(spec.id)
-        for above in old.chain if old else ():
-            above.promised = None
+        forget(old.chain if old else ())
         self.lending += bool(spec.lending_limit) - bool(old and old.spec.lending_limit)
         self.fading += bool(spec.half_life_ms) - bool(old and old.spec.half_life_ms)
         if spec.state == "DRAINING":
@@ -249,8 +245,7 @@ class QueueTree:
             self.children_of(spec.parent)[spec.name] = spec.id
             self.next_number = max(self.next_number, int(spec.id[1:]) + 1)
             self._derive(queue)
-            for above in queue.chain:
-                above.promised = None
+            forget(queue.chain)
             return
         before = old.spec
         old.spec = spec
@@ -268,29 +263,19 @@ class QueueTree:
         if moved or kept or (before.limit, before.state) != (spec.limit, spec.state):
             for below in list(self.subtree(spec.id)):
                 self._derive(below)
-        for above in old.chain:
-            above.promised = None
+        forget(old.chain)
         for of, amounts in totals:
             _count(old.chain[1:], of, amounts.items(), 1)
 
     def remove(self, queue: str) -> None:
         """Of a queue without children and jobs."""
         gone = self.by_id.pop(queue)
-        for above in gone.chain:
-            above.promised = None
+        forget(gone.chain)
         self.lending -= bool(gone.spec.lending_limit)
         self.fading -= bool(gone.spec.half_life_ms)
         del self.children_of(gone.spec.parent)[gone.spec.name]
         self.by_path.pop(gone.path, None)
         self.draining.pop(queue, None)
-
-    def promised(self, queue: str) -> Amounts:
-        """What is guaranteed to the queue and all below it: its own, or what is below where that is more (rule Q1)."""
-        found = self.by_id[queue]
-        if found.promised is None:
-            below = resources.total(self.promised(child) for child in found.children.values())
-            found.promised = resources.larger(found.spec.guaranteed, below)
-        return found.promised
 
     def charge(self, queue: str, amounts: Amounts, times: int = 1) -> None:
         """Usage goes up along the whole path (rule Q3), or down when `times` is below zero (rule L5)."""

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from muster.core import commands as c
+from muster.core import promises
 from muster.core import transitions as tr
 from muster.core.limits import QUEUE_DEPTH_MAX
 from muster.core.model import Allowance, JobState, QueueSpec
@@ -139,7 +140,7 @@ def test_exactly_the_changes_that_break_a_limit_are_refused(world, seed):
         done = world.queue(path, to="" if to == path else to, **amounts)
         refusals = [t for t in done if isinstance(t, tr.CommandRefused)]
         assert fits(tree)
-        assert all(dict(tree.promised(q.id)).get("cpu", 0) == promised(tree, q) for q in tree.subtree())
+        assert all(dict(promises.promised(tree, q.id)).get("cpu", 0) == promised(tree, q) for q in tree.subtree())
         if not refusals:
             paths = [q.path for q in world.state.queues.subtree()]
             continue
