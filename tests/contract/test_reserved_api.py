@@ -24,8 +24,8 @@ JOB = """
     tasks.near tasks.alternatives tasks.gpu_models tasks.resource_claims tasks.topology
 """
 CALLS = """
-    UpdateJob SuspendJobs ResumeJobs RequeueJobs ReportCheckpoint ListReplicas UpsertPriorityClass ListPriorityClasses
-    UpsertReservation DeleteReservation ListReservations CordonNode
+    UpdateJob SuspendJobs ResumeJobs RequeueJobs ReportCheckpoint ListReplicas UpsertPriorityClass DeletePriorityClass
+    ListPriorityClasses UpsertReservation DeleteReservation ListReservations CordonNode
 """
 COMMANDS = (
     commands.UpdateJob("x"),
@@ -54,6 +54,7 @@ def test_calls_are_there() -> None:
 
 def test_an_update_has_a_mask_and_a_revision() -> None:
     assert {"update_mask", "expected_revision"} <= set(submission_pb2.UpdateJobRequest.DESCRIPTOR.fields_by_name)
+    assert "revision" in job_pb2.Job.DESCRIPTOR.fields_by_name  # what is expected can be read
 
 
 def test_a_status_has_a_reason_and_attempts_with_node_devices_and_exit_code() -> None:

@@ -21,7 +21,7 @@ from tests.e2e import kill_cell, kill_jobs, kill_pause
 from tests.e2e.kill_cell import NATS, KillCell, until
 
 from muster.client import Event, Job, connect
-from muster.client.connection import job_filter
+from muster.client.requests import job_filter
 from muster.runtime.ports import StoredMessage, StreamSpec
 from muster.runtime.streams import events_spec, inbox_spec, ledger_spec
 from muster.sim.cluster import audit

@@ -14,7 +14,7 @@ from tests.integration.admission_cell import Processes, running_cell
 
 from muster import client as mc
 from muster.api.v1 import admin_pb2, admin_pb2_grpc, events_pb2, job_pb2, query_pb2, submission_pb2
-from muster.client.connection import job_filter
+from muster.client.requests import job_filter
 from muster.core.commands import NodesReported
 from muster.core.model import NodeSpec
 from muster.runtime.clock import SystemClock

@@ -10,6 +10,7 @@ import pytest
 from tests.integration.admission_cell import Processes, running_cell
 
 from muster import client as mc
+from muster.api.v1 import queue_pb2
 from muster.cli import main
 from muster.core.commands import NodesReported
 from muster.core.model import NodeSpec
@@ -62,15 +63,40 @@ def job(*, name: str = "a", queue: str = "research/vision/a", cpu: str = "1", mo
     ("text", "code", "said"),
     [
         (job(cpu="9"), REFUSED, "can never run: group w: a pod asks for 9 cpu; the largest node it may use"),
+        (job(cpu="9"), REFUSED, "has 8 [Q2]\n  field jobs[0].tasks[0].resources.cpu\n"),
+        (job() + "trace_context: bogus\n", REFUSED, "trace_context: is not a W3C traceparent"),
+        (
+            job() + "annotations: {a: '" + "y" * (1 << 19) + "'}\n",
+            REFUSED,
+            "mount large data [LOG-8]\n  field jobs[0].annotations\n",
+        ),
+        (job() + f"priority: {1 << 30}\n", REFUSED, "[int32.gte_lte]"),
         (job(queue="reserch/vision/a"), NOT_FOUND, 'queue "reserch/vision/a" does not exist (did you mean "research'),
         (job(queue="research"), REFUSED, "has queues below it: name a leaf"),
         (job(cpu="-1"), REFUSED, 'tasks[0].resources.cpu: "-1" is negative'),
-        (job(more=", near: w"), REFUSED, "tasks[0].near is part of the API but not built yet"),
+        (
+            job(more=", near: w"),
+            REFUSED,
+            "tasks[0].near: is part of the API but not built yet: leave it out [RESERVED]\n",
+        ),
         (job(more=", replcas: 3"), USAGE, 'unknown key "replcas" in tasks[0] (did you mean "replicas"?)'),
         (job() + "template: {spec: {x: '" + "y" * (2 << 20) + "'}}\n", REFUSED, "at most 256 KiB are possible"),
         ("name: [", USAGE, "this is not YAML"),
     ],
-    ids=["never fits", "unknown queue", "not a leaf", "negative", "reserved", "unknown field", "2 MiB", "no YAML"],
+    ids=[
+        "never fits",
+        "its field",
+        "no trace",
+        "annotations",
+        "priority",
+        "unknown queue",
+        "not a leaf",
+        "negative",
+        "reserved",
+        "unknown field",
+        "2 MiB",
+        "no YAML",
+    ],
 )
 def test_a_wrong_job(at: Path, capfd: pytest.CaptureFixture[str], text: str, code: int, said: str) -> None:
     path = at / "job.yaml"
@@ -96,6 +122,74 @@ def test_a_cycle_in_the_queue_tree(at: Path, capfd: pytest.CaptureFixture[str]) 
     assert main.run(["queue", "move", "research/nowhere", "x"]) == NOT_FOUND
     assert main.run(["queue", "move", "research/a", "research/vision/a"]) == 0
     assert "research/vision/a  moved from research/a   revision 3" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field", "rule"),
+    [
+        (["update", "deep", "--limit", "gpu=8"], "queue.limit.nvidia.com/gpu", "Q1"),
+        (["create", "deep/x/more", "--guaranteed", "gpu=9"], "queue.guaranteed.nvidia.com/gpu", "Q1"),
+        (["create", "neg", "--limit", "cpu=-1"], "queue.limit.cpu", "Q1"),
+        (["create", "neg", "--weight", "1000001"], "queue.weight", "uint32.lte"),
+        (["create", "neg", "--priority", "1000000001"], "queue.priority", "Q1"),
+        (["create", "neg", "--per-user", "cpu=-1"], "queue.per_user.resources.cpu", "Q1"),
+        (["create", "deep"], "queue.path", "Q1"),
+        (["update", "deep", "--revision", "77", "--weight", "2"], "expected_revision", "Q4"),
+    ],
+)
+def test_a_refusal_of_a_queue_names_its_field_and_rule(
+    at: Path, capfd: pytest.CaptureFixture[str], arguments: list[str], field: str, rule: str
+) -> None:
+    path = at / "tree.yaml"
+    path.write_text("queues: {deep: {limit: {gpu: 17}, queues: {x: {queues: {y: {guaranteed: {gpu: 9}}}}}}}")
+    assert main.run(["queue", "apply", "-f", str(path)]) == 0
+    capfd.readouterr()
+    assert main.run(["queue", *arguments]) == REFUSED
+    shown = capfd.readouterr().err
+    assert f"[{rule}]" in shown.splitlines()[0]
+    assert field in shown or f"muster: {field.removeprefix('queue.')}: " in shown
+
+
+def test_a_refusal_of_many_queues_names_the_one(at: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (at / "tree.yaml").write_text("{queues: {one: {}, two: {weight: 1000001}}}")
+    assert main.run(["what-if", "apply", "-f", str(at / "tree.yaml")]) == REFUSED
+    assert "queues.queues[1].weight: " in capfd.readouterr().err
+    for tree, field in (
+        ("{queues: {one: {}, two: {limit: {cpu: -1}}}}", "queues[1].limit.cpu"),
+        ("{queues: {one: {limit: {cpu: 1}, queues: {two: {guaranteed: {cpu: 2}}}}}}", "queues[0].limit.cpu"),
+        ("{queues: {one: {}, research/vision/a/b: {limit: {cpu: 1}, guaranteed: {cpu: 2}}}}", "queues[1].guaranteed"),
+    ):
+        (at / "tree.yaml").write_text(tree)
+        for more in ([], ["--dry-run"]):
+            assert main.run(["queue", "apply", "-f", str(at / "tree.yaml"), *more]) == REFUSED
+            shown = capfd.readouterr().err
+            assert "[Q1]" in shown
+            assert field in shown
+
+
+async def test_a_dry_run_answers_what_would_be_and_nothing_that_the_caller_made_up(cell: Processes) -> None:
+    async with mc.connect(cell.ready("adm-1")) as muster:
+        made_up = queue_pb2.Queue(path="dry", id="q99", revision=77, limit={"cpu": "0.5"})
+        made_up.status.pending_jobs = 9
+        request = queue_pb2.CreateQueueRequest(queue=made_up, dry_run=True)
+        told = (await muster.queues.CreateQueue(request)).queue
+        assert (told.id, told.revision, told.HasField("status")) == ("", 1, False)
+        assert (dict(told.limit), told.weight) == ({"cpu": "0.5"}, 1)
+        created = await muster.create_queue("dry", weight=3, limit={"cpu": "2"})
+        changed = (await muster.update_queue("dry", dry_run=True, priority=4)).proto
+        assert (changed.id, changed.revision) == (created.proto.id, created.revision + 1)
+        assert (changed.weight, changed.priority, dict(changed.limit)) == (3, 4, {"cpu": "2"})
+        moved = (await muster.move_queue("dry", "drier", dry_run=True)).proto
+        assert (moved.path, moved.weight) == ("drier", 3)
+        await muster.delete_queue("dry")
+
+
+async def test_a_command_on_many_jobs_names_the_one(cell: Processes) -> None:
+    async with mc.connect(cell.ready("adm-1")) as muster:
+        for reference in ("no-such-job", "0" * 32):
+            (outcome,) = (await muster.cancel("f" * 32, reference))[1:]
+            assert outcome.error is not None
+            assert (outcome.error.code, outcome.error.violations[0].field) == ("NOT_FOUND", "jobs[1]")
 
 
 def test_an_update_of_some_limits_keeps_the_others(at: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -49,11 +49,16 @@ def doctor(*, address: str, nats: str, cell: str, output: Format) -> None:
     """Print all findings. Raises SystemExit(UNHEALTHY) when something is wrong."""
     found = asyncio.run(_examine(rundir.address_of(address), rundir.nats_url_of(nats), cell))
     if show.is_machine(output):
-        show.emit(output, {"findings": [asdict(finding) for finding in found]})
+        show.emit(output, {"findings": [plain(finding) for finding in found]})
     else:
         print("\n".join(report(found)))
     if not all(finding.ok for finding in found):
         raise SystemExit(Exit.UNHEALTHY)
+
+
+def plain(finding: Finding) -> dict[str, Any]:
+    """As data; there is nothing to do about what is well."""
+    return asdict(finding) | ({"advice": ""} if finding.ok else {})
 
 
 def report(found: list[Finding]) -> list[str]:

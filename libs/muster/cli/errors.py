@@ -8,6 +8,7 @@ The exit codes are part of the interface: scripts may depend on them.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, Final
@@ -35,6 +36,7 @@ EXIT_CODES_HELP: Final = (
     "9 unhealthy (doctor); 130 interrupted."
 )
 
+_OWNER: Final = re.compile(r"^(?:jobs\[\d+\]|queues\[\d+\]|queue|job)\.")  # of a field, within a request
 _BY_STATUS: Final = {
     "NOT_FOUND": Exit.NOT_FOUND,
     "UNAVAILABLE": Exit.UNAVAILABLE,
@@ -74,7 +76,24 @@ def from_client(error: Any, address: str) -> CliError:
     if error.code == "UNAVAILABLE":
         hint = "`muster doctor` looks why; start a cell on this machine with `muster up`"
         return CliError(f"{address} is not available: {error.message}", Exit.UNAVAILABLE, hint)
-    lines = [f"{v.field}: {v.description}" for v in error.violations if v.description not in error.message]
+    lines = details(error)
     if error.code == "RESOURCE_EXHAUSTED" and error.retry_after_s:
         lines.append(f"retry in about {error.retry_after_s:.0f} s")
-    return CliError(error.message or error.code, exit_code_of(error.code), "\n  ".join(lines))
+    return CliError(sentence(error), exit_code_of(error.code), "\n  ".join(lines))
+
+
+def sentence(error: Any, message: str = "") -> str:
+    """What is wrong, and the rule that says so: `... exists already [Q1]`."""
+    said = message or error.message or error.code
+    return f"{said} [{error.rule}]" if error.rule else said
+
+
+def details(error: Any) -> list[str]:
+    """A line for each field that the sentence does not tell: where it is, and what is wrong with it."""
+    lines = []
+    for violation in error.violations:
+        if violation.description not in error.message:
+            lines.append(f"{violation.field}: {violation.description}")
+        elif _OWNER.sub("", violation.field) not in error.message:
+            lines.append(f"field {violation.field}")
+    return lines

@@ -18,12 +18,15 @@ def run(system: str, file: str, out: str) -> None:
         raise CliError(f'"{system}" is not known{nearest(system, SYSTEMS)} (known: {known})', Exit.USAGE)
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise CliError(f"{file} cannot be read: {error.strerror}", Exit.USAGE) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}", Exit.USAGE) from None
     found = reader(text, file)
     written = queuefile.dump(found.queues)
     if out:
-        Path(out).write_text(written, encoding="utf-8")
+        try:
+            Path(out).write_text(written, encoding="utf-8")
+        except OSError as error:
+            raise CliError(f"{out} cannot be written: {error.strerror}", Exit.USAGE) from None
         print(f"{out}: {len(found.queues)} queues; try `muster queue apply -f {out} --dry-run`", file=sys.stderr)
     else:
         sys.stdout.write(written)

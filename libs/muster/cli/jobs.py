@@ -7,19 +7,20 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from muster.api.v1 import job_pb2
-from muster.cli import show
-from muster.cli.errors import CliError, Exit, exit_code_of
+from muster.cli import show, waiting
+from muster.cli.errors import CliError, Exit, details, exit_code_of, sentence
 from muster.cli.options import Format
 from muster.cli.session import run, unknown_job, unknown_queue
 from muster.client import Client, ClientError, Job, JobFileError, NotFound, Submitted, parse
-from muster.client.connection import BATCH_JOBS_MAX, job_filter, new_request_id
 from muster.client.durations import parse_duration_ms
+from muster.client.requests import job_filter
 from muster.client.views import phase_text, reason_text
 
 Result = Submitted | ClientError
+NO_TEMPLATE: Final = "no pod template: on a real cluster it holds what it asks for and does nothing, until cancelled"
 
 
 # --- submit ---------------------------------------------------------------------------------------------------------
@@ -30,14 +31,18 @@ def submit(
 ) -> None:
     """Submit every job of the files. Raises CliError when any of them was refused, after printing all results."""
     specs = read_files(files, queue)
+    endless = [spec.name for spec in specs if not spec.template and not all(task.template for task in spec.tasks)]
+    if endless:
+        more = f" and {len(endless) - 1:,} more" if len(endless) > 1 else ""
+        print(f"muster: warning: {endless[0]}{more}: {NO_TEMPLATE}", file=sys.stderr)
 
     async def work(client: Client) -> int:
-        results = await _send(client, specs, request_id or new_request_id(), dry_run)
+        results = await client.submit_many(specs, request_id=request_id, wait="decided", dry_run=dry_run)
         _print_results(specs, results, dry_run, output)
         code = await _first_refusal(client, specs, results)
-        accepted = [result.id for result in results if isinstance(result, Submitted)]
+        accepted = [result for result in results if isinstance(result, Submitted)]
         if wait and not dry_run:
-            code = code or await _until_ended(client, accepted, output)
+            code = code or await waiting.until_ended(client, accepted, quiet=show.is_machine(output))
         return code
 
     if code := run(address, work):
@@ -66,16 +71,6 @@ def read_jobs(file: str) -> list[job_pb2.JobSpec]:
         raise CliError(str(error), Exit.USAGE) from None
 
 
-async def _send(client: Client, specs: Sequence[job_pb2.JobSpec], request_id: str, dry_run: bool) -> list[Result]:
-    """In batches; the request id of each follows from the first, so that repeating the command stays safe."""
-    results: list[Result] = []
-    for start in range(0, len(specs), BATCH_JOBS_MAX):
-        batch = specs[start : start + BATCH_JOBS_MAX]
-        batch_id = request_id if len(specs) <= BATCH_JOBS_MAX else f"{request_id}-{start // BATCH_JOBS_MAX}"
-        results += await client.submit_many(batch, request_id=batch_id, wait="decided", dry_run=dry_run)
-    return results
-
-
 def _print_results(specs: Sequence[job_pb2.JobSpec], results: Sequence[Result], dry_run: bool, output: Format) -> None:
     if show.is_machine(output):
         show.emit(output, [_result_data(spec, result) for spec, result in zip(specs, results, strict=True)])
@@ -90,7 +85,8 @@ def _result_data(spec: job_pb2.JobSpec, result: Result) -> dict[str, Any]:
     if isinstance(result, Submitted):
         return {"name": result.name, "namespace": result.namespace, "queue": spec.queue, "id": result.id}
     wrong = [{"field": v.field, "description": v.description} for v in result.violations]
-    return {"name": spec.name, "queue": spec.queue, "code": result.code, "error": result.message, "violations": wrong}
+    return {"name": spec.name, "queue": spec.queue, "code": result.code, "error": result.message,
+            "rule": result.rule, "violations": wrong}  # fmt: skip
 
 
 async def _first_refusal(client: Client, specs: Sequence[job_pb2.JobSpec], results: Sequence[Result]) -> int:
@@ -99,27 +95,14 @@ async def _first_refusal(client: Client, specs: Sequence[job_pb2.JobSpec], resul
     for spec, result in zip(specs, results, strict=True):
         if isinstance(result, Submitted):
             continue
-        message = result.message
+        message = sentence(result)
         if result.code == "NOT_FOUND" and "queue" in message:
             message = (await unknown_queue(client, spec.queue, result)).message
         print(f"muster: {spec.name or 'job'}: {message}", file=sys.stderr)
-        for violation in result.violations:
-            if violation.description not in message:
-                print(f"  {violation.field}: {violation.description}", file=sys.stderr)
+        for line in details(result):
+            print(f"  {line}", file=sys.stderr)
         code = code or exit_code_of(result.code)
     return code
-
-
-async def _until_ended(client: Client, ids: Sequence[str], output: Format) -> int:
-    """Follow the jobs until all have ended; JOB_FAILED if one did not succeed."""
-    failed = False
-    for job_id in ids:
-        async for event in client.watch(job_id):
-            if not show.is_machine(output):
-                because = f" ({event.reason})" if event.reason else ""
-                print(f"{show.clock(time.time())}  {event.name}  {event.state}{because}", flush=True)
-            failed |= event.last and event.state != "Succeeded"
-    return Exit.JOB_FAILED if failed else Exit.OK
 
 
 # --- list -----------------------------------------------------------------------------------------------------------
@@ -232,6 +215,8 @@ def _portrait(job: Job, wide: bool) -> list[str]:
         bounds.append(f"array, {f'{at_once} at once' if at_once else 'as many at once as there is room for'}")
     if spec.checkpoint.interval.ByteSize():
         bounds.append(f"checkpoint every {show.duration(spec.checkpoint.interval.ToMilliseconds() / 1000)}")
+    if spec.max_wait.ByteSize():
+        bounds.append("(max_wait is recorded; nothing acts on it yet)")
     if bounds:
         lines.append(f" bounds    {'   '.join(bounds)}")
     if saved := show.seconds_of(status.checkpoint_time):
@@ -311,7 +296,9 @@ def cancel(names: Sequence[str], *, reason: str, address: str, output: Format) -
                     print(f"{name}  cancelled")
                 continue
             error = outcome.error
-            message = (await unknown_job(client, name, error)).message if isinstance(error, NotFound) else error.message
+            message = (
+                (await unknown_job(client, name, error)).message if isinstance(error, NotFound) else sentence(error)
+            )
             print(f"muster: {name}: {message}", file=sys.stderr)
             code = code or exit_code_of(error.code)
         return code

@@ -58,23 +58,39 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command line; returns its exit code. Nothing but bugs shows a stack trace."""
     try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `muster list | head`
+        return _nobody_reads()
+    return code
+
+
+def _run(arguments: list[str]) -> int:
+    try:
         code = app(arguments, prog_name="muster", standalone_mode=True)
     except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer takes it for a failure
+            raise ended.__context__ from None
         return ended.code if isinstance(ended.code, int) else Exit.OK if ended.code is None else Exit.USAGE
     except CliError as error:
         return _complain(error)
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return Exit.INTERRUPTED
-    except BrokenPipeError:  # `muster list | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OK
     except Exception as error:
         if os.environ.get("MUSTER_DEBUG"):
             raise
         print(f"muster: a bug: {type(error).__name__}: {error} (MUSTER_DEBUG=1 shows where)", file=sys.stderr)
         return Exit.BUG
     return code if isinstance(code, int) else Exit.OK
+
+
+def _nobody_reads() -> int:
+    """End quietly, also when the interpreter writes what is left in its buffers."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    os.close(nowhere)
+    return Exit.OK
 
 
 def _complain(error: CliError) -> int:

@@ -34,6 +34,13 @@ FIELDS: Final[dict[str, Any]] = {
     "lending_limit": Annotated[
         _AMOUNTS, typer.Option("--lending-limit", help="How much of an unused guarantee others may use, e.g. gpu=8.")
     ],
+    "per_namespace": Annotated[
+        _AMOUNTS, typer.Option("--per-namespace", help="What each namespace may have in it, as --per-user.")
+    ],
+    "per_user": Annotated[
+        _AMOUNTS,
+        typer.Option("--per-user", help="What each user may have in it, e.g. running_jobs=3,pending_jobs=100,gpu=8."),
+    ],
     "fair_by": Annotated[str, typer.Option(help="Between whom ordering FAIR is fair: NAMESPACE or USER.")],
     "min_runtime": Annotated[str, typer.Option(help="Its jobs are not preempted before they ran so long, e.g. 10m.")],
     "half_life": Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from muster.api.v1 import queue_pb2
 from muster.cli import show
@@ -14,9 +14,13 @@ from muster.cli.options import Format
 from muster.cli.session import run, unknown_queue
 from muster.client import Client, ClientError, NotFound, Queue
 from muster.client.queuefile import SHORT_NAMES
+from muster.client.requests import queue_message
 from muster.core import resources
 
 NO_AMOUNT = "none"  # takes a limit or a guarantee away
+ALLOWANCES: Final = frozenset({"per_namespace", "per_user"})
+AMOUNTS: Final = ALLOWANCES | {"guaranteed", "limit", "lending_limit"}
+COUNTS: Final[Mapping[Literal["pending_jobs", "running_jobs"], None]] = {"pending_jobs": None, "running_jobs": None}
 
 T = TypeVar("T")
 
@@ -33,20 +37,47 @@ class Fields:
     guaranteed: Sequence[str] | None = None
     limit: Sequence[str] | None = None
     lending_limit: Sequence[str] | None = None
+    per_namespace: Sequence[str] | None = None
+    per_user: Sequence[str] | None = None
     fair_by: str = ""
     min_runtime: str = ""
     half_life: str = ""
 
     def given(self) -> dict[str, Any]:
-        """The given fields as the client takes them."""
+        """The given fields as `settled` takes them. Raises CliError."""
         named: dict[str, Any] = {"weight": self.weight, "priority": self.priority}
         named |= {"ordering": self.ordering or None, "preemption": self.preemption or None, "state": self.state or None}
-        named["guaranteed"] = quantities(self.guaranteed, "--guaranteed")
-        named["limit"] = quantities(self.limit, "--limit")
-        named["lending_limit"] = quantities(self.lending_limit, "--lending-limit")
+        for name in AMOUNTS:
+            named[name] = quantities(getattr(self, name), f"--{name.replace('_', '-')}")
         named |= {"fair_by": self.fair_by or None, "min_runtime": self.min_runtime or None}
         named["half_life"] = self.half_life or None
-        return {name: value for name, value in named.items() if value is not None}
+        given = {name: value for name, value in named.items() if value is not None}
+        settled(queue_pb2.Queue(), given)  # says what is wrong before anybody is asked
+        return given
+
+
+def settled(current: queue_pb2.Queue, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given fields as the client takes them: of amounts, those that are not named stay. Raises CliError."""
+    fields = dict(given)
+    for name in AMOUNTS & given.keys():
+        now = getattr(current, name)
+        fields[name] = merged(now, given[name]) if name not in ALLOWANCES else _allowance(now, given[name], name)
+    try:
+        queue_message(current.path, fields)
+    except ValueError as error:
+        field, _, what = str(error).partition(": ")
+        raise CliError(f"--{field.replace('_', '-')}: {what}", Exit.USAGE) from None
+    return fields
+
+
+def _allowance(current: queue_pb2.Allowance, given: Mapping[str, str], name: str) -> dict[str, Any]:
+    counts = {part: str(getattr(current, part)) for part in COUNTS if current.HasField(part)}
+    after = merged(counts | dict(current.resources), given)
+    for part in COUNTS & after.keys():
+        if not after[part].isdecimal():
+            raise CliError(f'--{name.replace("_", "-")}: {part} "{after[part]}" is not a number of jobs', Exit.USAGE)
+    amounts = {resource: amount for resource, amount in after.items() if resource not in COUNTS}
+    return {**{part: int(after[part]) for part in COUNTS if part in after}, "resources": amounts}
 
 
 def quantities(texts: Sequence[str] | None, option: str) -> dict[str, str] | None:
@@ -58,13 +89,12 @@ def quantities(texts: Sequence[str] | None, option: str) -> dict[str, str] | Non
 
 def create(path: str, fields: Fields, *, parents: bool, address: str, output: Format) -> None:
     """Create a queue and, if asked, its missing parents."""
+    given = settled(queue_pb2.Queue(path=path), fields.given())
 
     async def work(client: Client) -> Queue:
         if parents:
             await ensure(client, path.rpartition("/")[0])
-        given = fields.given()
-        amounts = {name: merged({}, value) for name, value in given.items() if isinstance(value, dict)}
-        return await _checked(client, path, client.create_queue(path, **(given | amounts)))
+        return await _checked(client, path, client.create_queue(path, **given))
 
     _report(run(address, work), "created", output)
 
@@ -87,16 +117,13 @@ def update(path: str, fields: Fields, *, revision: int, address: str, output: Fo
     given = fields.given()
     if not given:
         raise CliError("nothing to change: give at least one of --weight, --limit, --state, ...", Exit.USAGE)
-    amounts = [name for name, value in given.items() if isinstance(value, dict)]
 
     async def work(client: Client) -> Queue:
-        expected = revision
-        if amounts:
+        expected, wanted = revision, given
+        if AMOUNTS & given.keys():
             current = (await _checked(client, path, client.get_queue(path))).proto
-            expected = revision or current.revision
-            for name in amounts:
-                given[name] = merged(getattr(current, name), given[name])
-        return await _checked(client, path, client.update_queue(path, expected_revision=expected, **given))
+            expected, wanted = revision or current.revision, settled(current, given)
+        return await _checked(client, path, client.update_queue(path, expected_revision=expected, **wanted))
 
     _report(run(address, work), "updated", output)
 

@@ -26,7 +26,7 @@ from muster.cli.errors import CliError, Exit
 from muster.cli.timescale import Squeezed
 from muster.cli.traces import Trace, TraceJob, TraceTask
 from muster.client import Client, ClientError, Event, Job, NotFound, Submitted
-from muster.client.connection import job_filter
+from muster.client.requests import job_filter
 from muster.core.resources import GPU_MILLI
 
 GPU: Final = "nvidia.com/gpu"

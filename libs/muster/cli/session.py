@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from muster.cli import rundir
-from muster.cli.errors import CliError, Exit, from_client, nearest
+from muster.cli.errors import CliError, Exit, from_client, nearest, sentence
 from muster.client import Client, ClientError, NotFound, connect
 
 CALL_TIMEOUT_S: Final = 15.0
@@ -59,7 +59,8 @@ async def unknown_job(client: Client, name: str, error: NotFound) -> CliError:
         names = [job.name async for job in client.list(limit=SUGGESTED_FROM_JOBS, newest_first=True)]
     except ClientError:
         pass  # the suggestion is a courtesy
-    return CliError(_with_suggestion(error.message, name, names), Exit.NOT_FOUND, "`muster list` shows the jobs")
+    said = sentence(error, _with_suggestion(error.message, name, names))
+    return CliError(said, Exit.NOT_FOUND, "`muster list` shows the jobs")
 
 
 async def unknown_queue(client: Client, path: str, error: ClientError) -> CliError:
@@ -69,9 +70,8 @@ async def unknown_queue(client: Client, path: str, error: ClientError) -> CliErr
         paths = [queue.path for queue in await client.list_queues()]
     except ClientError:
         pass  # the suggestion is a courtesy
-    return CliError(
-        _with_suggestion(error.message, path, paths), Exit.NOT_FOUND, "`muster queue list` shows the queues"
-    )
+    said = sentence(error, _with_suggestion(error.message, path, paths))
+    return CliError(said, Exit.NOT_FOUND, "`muster queue list` shows the queues")
 
 
 def _with_suggestion(message: str, name: str, known: list[str]) -> str:

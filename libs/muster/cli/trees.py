@@ -12,7 +12,7 @@ from muster.cli.errors import CliError, Exit
 from muster.cli.options import Format
 from muster.cli.session import run
 from muster.client import Client, JobFileError, queuefile
-from muster.client.connection import new_request_id
+from muster.client.requests import new_request_id
 from muster.core import resources
 
 NAMED_MAX = 5  # reclaimable jobs that are named, of each queue
@@ -26,8 +26,8 @@ def read(file: str) -> queue_pb2.ApplyQueuesRequest:
         return queuefile.load(Path(file))
     except JobFileError as error:
         raise CliError(str(error), Exit.USAGE) from None
-    except OSError as error:
-        raise CliError(f"{file} cannot be read: {error.strerror}", Exit.USAGE) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}", Exit.USAGE) from None
 
 
 def apply(file: str, *, prune: bool, root: str, dry_run: bool, address: str, output: Format) -> None:

@@ -9,10 +9,10 @@ from muster.cli import explain, show, trees
 from muster.cli.errors import CliError, Exit
 from muster.cli.jobs import read_files
 from muster.cli.options import Format
-from muster.cli.queues import Fields, merged
+from muster.cli.queues import Fields, settled
 from muster.cli.session import run, unknown_queue
 from muster.client import Client, NotFound
-from muster.client.connection import queue_message
+from muster.client.requests import queue_message
 
 PLACES_SHOWN = 8
 
@@ -69,12 +69,11 @@ def queue(path: str, fields: Fields, *, address: str, output: Format) -> None:
 
 def changed(current: queue_pb2.Queue, given: dict[str, Any]) -> queue_pb2.Queue:
     """The queue with these fields; of its amounts, those of resources that are not named stay as they are."""
-    amounts = {name: merged(getattr(current, name), value) for name, value in given.items() if isinstance(value, dict)}
     wanted = queue_pb2.Queue()
     wanted.CopyFrom(current)
     for name in given:
         wanted.ClearField(name)  # type: ignore[arg-type]  # a field name of the message
-    wanted.MergeFrom(queue_message(current.path, given | amounts))
+    wanted.MergeFrom(queue_message(current.path, settled(current, given)))
     return wanted
 
 

@@ -12,9 +12,8 @@ import asyncio
 import datetime
 import random
 import time
-import uuid
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Literal, TypeVar
 
@@ -31,16 +30,15 @@ from muster.api.v1 import (
     submission_pb2,
     submission_pb2_grpc,
 )
-from muster.client import errors, tracing, watching
-from muster.client.durations import parse_duration_ms
+from muster.client import errors, requests, tracing, watching
 from muster.client.planning import PlanningCalls
-from muster.client.views import CommandOutcome, Event, Explained, Job, JobPage, Queue, Submitted, state_value
+from muster.client.requests import new_request_id, queue_message
+from muster.client.views import CommandOutcome, Event, Explained, Job, JobPage, Queue, Submitted
 
 TIMEOUT_S: Final = 30.0
 ATTEMPT_TIMEOUT_S: Final = 10.0
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_MAX_S: Final = 2.0
-BATCH_JOBS_MAX: Final = 1000
 REMEMBERED_JOBS_MAX: Final = 100_000
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 
@@ -107,15 +105,25 @@ class Client(PlanningCalls):
         wait: Wait = "accepted",
         dry_run: bool = False,
     ) -> Sequence[Submitted | errors.ClientError]:
-        """Submit a batch (at most BATCH_JOBS_MAX); one result per job, in order: accepted, or why not."""
-        request = submission_pb2.SubmitJobsRequest(
-            request_id=request_id or new_request_id(), jobs=specs, dry_run=dry_run, wait=WAITS[wait]
-        )
-        response = await self._call(self.submission.SubmitJobs, request)
-        return [
-            self._submitted(result, spec, response.ledger_sequence)
-            for result, spec in zip(response.results, specs, strict=True)
-        ]
+        """Submit jobs; one result per job, in order: accepted, or why not.
+
+        More jobs, or larger ones, than a request takes go in several, whose request ids follow from `request_id`.
+        Raises what ends a request as a whole; repeating the call with the same request id is safe.
+        """
+        results: list[Submitted | errors.ClientError] = []
+        for part in requests.batches(specs, request_id or new_request_id()):
+            if part.refusal is not None:
+                results.append(part.refusal)
+                continue
+            request = submission_pb2.SubmitJobsRequest(
+                request_id=part.request_id, jobs=part.jobs, dry_run=dry_run, wait=WAITS[wait]
+            )
+            response = await self._call(self.submission.SubmitJobs, request)
+            for result, spec in zip(response.results, part.jobs, strict=True):
+                result.index += part.first
+                answer = self._submitted(result, spec, response.ledger_sequence)
+                results.append(requests.moved(answer, part.first) if isinstance(answer, errors.ClientError) else answer)
+        return results
 
     async def submit_stream(
         self, batches: AsyncIterator[tuple[str, Sequence[job_pb2.JobSpec]]]
@@ -312,8 +320,8 @@ class Client(PlanningCalls):
             except grpc.aio.AioRpcError as failure:
                 error = errors.from_call(failure)
             pause_s = max(error.retry_after_s or 0.0, backoff_s * random.uniform(0.5, 1.0))
-            if not isinstance(error, errors.Unavailable) or time.monotonic() + pause_s >= deadline:
-                raise error
+            if error.rule or not isinstance(error, errors.Unavailable) or time.monotonic() + pause_s >= deadline:
+                raise error  # a rule that is broken, such as a quota, is not kept by asking again at once
             await asyncio.sleep(pause_s)
             backoff_s = min(2 * backoff_s, BACKOFF_MAX_S)
 
@@ -356,37 +364,3 @@ class Client(PlanningCalls):
     def _queue(self, response: Any) -> Queue:
         self._saw(response.inbox_position)
         return Queue(response.queue)
-
-
-def new_request_id() -> str:
-    return uuid.uuid4().hex
-
-
-def queue_message(path: str, fields: Mapping[str, Any]) -> queue_pb2.Queue:
-    """A Queue message from plain values; enums by their short names. Raises ValueError that names the field."""
-    message = queue_pb2.Queue(path=path)
-    for name, value in fields.items():
-        field = queue_pb2.Queue.DESCRIPTOR.fields_by_name.get(name)
-        if field is None or name in ("path", "id", "revision", "status"):
-            raise ValueError(f"a queue has no field {name!r} that can be set")
-        if field.enum_type is not None and isinstance(value, str):
-            full = f"QUEUE_{name.upper()}_{value.upper()}"
-            if full not in field.enum_type.values_by_name:
-                known = ", ".join(v.name.removeprefix(f"QUEUE_{name.upper()}_") for v in field.enum_type.values[1:])
-                raise ValueError(f"{name} must be one of {known}, not {value!r}")
-            setattr(message, name, field.enum_type.values_by_name[full].number)
-        elif name in ("per_namespace", "per_user"):
-            getattr(message, name).CopyFrom(queue_pb2.Allowance(**value))
-        elif name in ("min_runtime", "half_life"):
-            getattr(message, name).FromMilliseconds(parse_duration_ms(value) if isinstance(value, str) else value)
-        elif isinstance(value, Mapping):
-            getattr(message, name).update({key: str(amount) for key, amount in value.items()})
-        else:
-            setattr(message, name, value)
-    return message
-
-
-def job_filter(**fields: Any) -> query_pb2.JobFilter:
-    """A filter from plain values: queue, states (names), namespace, labels, submitter, name_prefix, job_ids."""
-    states = [state_value(state) for state in fields.pop("states", ())]
-    return query_pb2.JobFilter(states=states, **fields)

@@ -7,6 +7,7 @@ from typing import Final
 
 UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 PART: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
+LONGEST_MS: Final = 315_576_000_000 * 1000  # of a Duration in protobuf: ten thousand years
 WHOLE: Final = re.compile(r"(?:\d+(?:ms|s|m|h|d))+")
 
 
@@ -14,7 +15,10 @@ def parse_duration_ms(text: str) -> int:
     """Milliseconds. Raises ValueError with an example."""
     if not WHOLE.fullmatch(text):
         raise ValueError(f"{text!r} is not a duration (write 90s, 15m, 4h, 1h30m)")
-    return sum(int(count) * UNITS_MS[unit] for count, unit in PART.findall(text))
+    milliseconds = sum(int(count) * UNITS_MS[unit] for count, unit in PART.findall(text))
+    if milliseconds > LONGEST_MS:
+        raise ValueError(f"{text!r} is longer than ten thousand years")
+    return milliseconds
 
 
 def exact_duration(milliseconds: int) -> str:

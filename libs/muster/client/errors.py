@@ -15,6 +15,8 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 TRANSIENT: Final = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"})
+TOO_LARGE: Final = "larger than max"  # how gRPC says that a message is, under the code of a full server
+RULE_PREFIX: Final = "RULE_"
 
 
 class Violation(NamedTuple):
@@ -25,16 +27,22 @@ class Violation(NamedTuple):
 
 
 class ClientError(Exception):
-    """Base of all errors of a call. `code` is the name of the gRPC status."""
+    """Base of all errors of a call. `code` is the name of the gRPC status, `rule` what was broken, such as `Q1`."""
 
     def __init__(
-        self, code: str, message: str, violations: Sequence[Violation] = (), retry_after_s: float | None = None
+        self,
+        code: str,
+        message: str,
+        violations: Sequence[Violation] = (),
+        retry_after_s: float | None = None,
+        rule: str = "",
     ) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
         self.violations = tuple(violations)
         self.retry_after_s = retry_after_s
+        self.rule = rule
 
 
 class Refused(ClientError):
@@ -57,6 +65,7 @@ def from_status(status: status_pb2.Status) -> ClientError:
     """The error a `google.rpc.Status` stands for."""
     violations: list[Violation] = []
     retry_after_s: float | None = None
+    rule = ""
     for detail in status.details:
         if detail.Is(error_details_pb2.BadRequest.DESCRIPTOR):
             bad = error_details_pb2.BadRequest()
@@ -66,8 +75,12 @@ def from_status(status: status_pb2.Status) -> ClientError:
             info = error_details_pb2.RetryInfo()
             detail.Unpack(info)
             retry_after_s = info.retry_delay.seconds + info.retry_delay.nanos / 1e9
+        elif detail.Is(error_details_pb2.ErrorInfo.DESCRIPTOR):
+            reason = error_details_pb2.ErrorInfo()
+            detail.Unpack(reason)
+            rule = reason.metadata.get("rule", "") or reason.reason.removeprefix(RULE_PREFIX).replace("_", "-")
     code = code_pb2.Code.Name(status.code)
-    return _kind_of(code)(code, status.message, violations, retry_after_s)
+    return _kind_of(code)(code, status.message, violations, retry_after_s, rule)
 
 
 def from_call(error: grpc.aio.AioRpcError) -> ClientError:
@@ -76,7 +89,10 @@ def from_call(error: grpc.aio.AioRpcError) -> ClientError:
     if status is not None:
         return from_status(status)
     code = error.code().name
-    return _kind_of(code)(code, error.details() or code)
+    said = error.details() or code
+    if code == "RESOURCE_EXHAUSTED" and TOO_LARGE in said:
+        return Refused("INVALID_ARGUMENT", f"the request, or its answer, is larger than a message may be: {said}")
+    return _kind_of(code)(code, said)
 
 
 def _kind_of(code: str) -> type[ClientError]:

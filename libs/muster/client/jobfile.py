@@ -24,11 +24,16 @@ from muster.client.durations import parse_duration_ms
 
 SERVER_FIELDS: Final = frozenset({"submitter"})  # never written by users
 JSON_FIELDS: Final = frozenset({"template", "objects"})  # JSON text in the API, plain YAML here
+THE_JOB: Final = "the job"
 DURATION: Final = "google.protobuf.Duration"
 TIMESTAMP: Final = "google.protobuf.Timestamp"
-INTEGERS: Final = frozenset(
-    {FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64}
-)
+INT32: Final = (-(2**31), 2**31 - 1)
+INTEGERS: Final = {
+    FieldDescriptor.TYPE_INT32: INT32,
+    FieldDescriptor.TYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.TYPE_UINT64: (0, 2**64 - 1),
+}
 
 
 class JobFileError(ValueError):
@@ -103,7 +108,7 @@ class Reader:
 
             return kubejob.read(self, node)
         spec = job_pb2.JobSpec()
-        self.message(node, spec, "the job")
+        self.message(node, spec, THE_JOB)
         if spec.array.size and len(spec.tasks) == 1 and not spec.tasks[0].replicas:
             spec.tasks[0].replicas = min(spec.array.size, 2**31 - 1)  # an array says how many there are
         return spec
@@ -146,7 +151,7 @@ class Reader:
             if field is None:
                 self.unknown(key_node, key, list(fields), where)
             if not (isinstance(value, yaml.ScalarNode) and value.tag == "tag:yaml.org,2002:null"):
-                self.field(value, message, field, key)
+                self.field(value, message, field, key if where == THE_JOB else f"{where}.{key}")
 
     def field(self, node: yaml.Node, message: Message, field: FieldDescriptor, where: str) -> None:
         """One field of the message from its node."""
@@ -184,17 +189,17 @@ class Reader:
                 self.fail(node, f"{where} must be true or false, not {node.value!r}")
             return self.plain(node)
         if field.type in INTEGERS:
-            return self.integer(node, where)
+            return self.integer(node, where, INTEGERS[field.type])
         if field.type == FieldDescriptor.TYPE_ENUM:
             return self._enum(node, field, where)
         return node.value
 
-    def integer(self, node: yaml.Node, where: str) -> int:
+    def integer(self, node: yaml.Node, where: str, bounds: tuple[int, int] = INT32) -> int:
         value = self.plain(node) if isinstance(node, yaml.ScalarNode) else None
         if not isinstance(value, int) or isinstance(value, bool):
             self.fail(node, f"{where} must be a whole number, not {node.value!r}")
-        if not -(2**31) <= value < 2**31:
-            self.fail(node, f"{where} is out of range: {value}")
+        if not bounds[0] <= value <= bounds[1]:
+            self.fail(node, f"{where} is out of range: {value} is not between {bounds[0]} and {bounds[1]}")
         return value
 
     def duration_ms(self, node: yaml.Node, where: str) -> int:

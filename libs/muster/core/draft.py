@@ -29,7 +29,7 @@ from muster.core.order import ClassKey, OrderKey, PendingIndex, class_key, order
 from muster.core.overlay import Overlay
 from muster.core.potential import staying
 from muster.core.queues import Queue, QueueTree, Usage
-from muster.core.shortfall import never_fits
+from muster.core.shortfall import Never, never_fits
 from muster.core.sizes import QUEUED_BYTES, pods_changed_bytes, size_of
 from muster.core.state import CellState, Hold
 
@@ -76,7 +76,7 @@ class Draft:
         self._job_counts: dict[str, int] = {}
         self._gangs: dict[tuple[TaskGroup, ...], Gang] = {}
         self._shapes: dict[tuple[tuple[object, ...], ...], GangShape] = {}
-        self._never: dict[tuple[GangShape, str], str | None] = {}
+        self._never: dict[tuple[GangShape, str], Never | None] = {}
         self._overlay: Overlay | None = None
 
     # --- budget -----------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class Draft:
         tasks = arrays.rest(spec, phases) if spec.completion else spec.tasks
         return gang if tasks is spec.tasks else self.gang(tasks) or self.new_gang(tasks)
 
-    def never_fits(self, gang: Gang, cluster: str) -> str | None:
+    def never_fits(self, gang: Gang, cluster: str) -> Never | None:
         """Why such a gang could not run on what the clusters have, even if nothing else ran (rule Q2)."""
         key = (gang.shape, cluster)
         if key not in self._never:

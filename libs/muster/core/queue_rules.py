@@ -18,6 +18,7 @@ from muster.core.errors import Code, Rejected
 from muster.core.limits import AMOUNT_MAX, LABELS_MAX, QUEUE_DEPTH_MAX, QUEUES_MAX
 from muster.core.members import NAMESPACE, USER
 from muster.core.model import Allowance, Amounts, QueueSpec
+from muster.core.promises import promised
 from muster.core.queues import Queue, QueueTree
 from muster.core.submission import PRIORITY_MAX, RUNTIME_MAX_MS, check_name, find_queue
 
@@ -98,7 +99,7 @@ def upsert(draft: Draft, command: commands.UpsertQueue, *, alone: bool = True) -
         have = f'queue "{command.new_path or command.path}" is below another: past usage fades in a whole tree alike'
         raise Rejected(Code.INVALID_ARGUMENT, "half_life", f"{have}, set it on the root queue only", "F4")
     if alone:
-        _check_guarantees(draft.tree, spec)
+        _check_guarantees(draft.tree, command.new_path or command.path, spec)
     draft.editable_tree().put(spec)
     draft.emit(tr.QueueUpserted(spec))
 
@@ -186,29 +187,67 @@ def _check_room(draft: Draft, moved: Queue, parent: Queue) -> None:
 
 
 def check_all_guarantees(tree: QueueTree) -> None:
-    """As for each queue that is changed alone, for the whole tree."""
+    """As for each queue that is changed alone, for the whole tree. Raises Rejected with the queue in the field."""
     for queue in tree.subtree():
         if queue.spec.limit and queue.children:
-            _check_sum(queue.path, queue.spec.limit, [tree.by_id[child].spec for child in queue.children.values()])
+            below = resources.total(promised(tree, child) for child in queue.children.values())
+            over = _over(queue.spec.limit, below)
+            if over is not None:
+                raise _invalid(
+                    named(queue.path, f"limit.{over}"), _too_little(queue.path, queue.spec.limit, below, over)
+                )
 
 
-def _check_guarantees(tree: QueueTree, spec: QueueSpec) -> None:
-    """A limit below the sum of the children's guarantees is refused (rule Q1), from either side."""
-    parent = tree.by_id.get(spec.parent)
-    children = tree.by_id[spec.id].children.values() if spec.id in tree else ()
-    _check_sum(spec.name, spec.limit, [tree.by_id[child].spec for child in children])
-    if parent is not None:
-        siblings = [tree.by_id[child].spec for child in parent.children.values() if child != spec.id]
-        _check_sum(parent.path, parent.spec.limit, [*siblings, spec])
+def named(path: str, field: str) -> str:
+    """The field of one of many queues."""
+    return f'queues["{path}"].{field}' if field else f'queues["{path}"]'
 
 
-def _check_sum(path: str, limit: Amounts, children: list[QueueSpec]) -> None:
-    guaranteed = dict(resources.total(child.guaranteed for child in children))
-    for resource, most in limit:
-        if guaranteed.get(resource, 0) > most:
-            sum_text = resources.format_pair(resource, guaranteed[resource])
-            have = f'queue "{path}" may use {resources.format_amount(resource, most)}, its children are guaranteed'
-            raise _invalid(f"limit.{resource}", f"{have} {sum_text}")
+def _check_guarantees(tree: QueueTree, path: str, spec: QueueSpec) -> None:
+    """A limit below what is guaranteed further down is refused (rule Q1), from either side.
+
+    Only what is guaranteed on the way up changes, so each queue of the path looks at its children and no further; it
+    ends where nothing more is guaranteed than before.
+    """
+    changed: dict[str, Amounts] = {}  # what these queues will have promised
+
+    def below(queue: str) -> Amounts:
+        children = dict.fromkeys(tree.by_id[queue].children.values()) if queue in tree else {}
+        children.pop(spec.id, None)
+        if queue == spec.parent:
+            children[spec.id] = None
+        return resources.total(changed[child] if child in changed else promised(tree, child) for child in children)
+
+    own = below(spec.id)
+    over = _over(spec.limit, own)
+    if over is not None:
+        raise _invalid(f"limit.{over}", _too_little(path, spec.limit, own, over))
+    old = tree.by_id.get(spec.id)
+    if old is not None and old.spec.parent != spec.parent:
+        for above in old.chain[1:]:  # what it leaves behind
+            changed[above.id] = resources.larger(above.spec.guaranteed, below(above.id))
+    changed[spec.id] = resources.larger(spec.guaranteed, own)
+    for above in tree.by_id[spec.parent].chain if spec.parent else ():
+        total = below(above.id)
+        over = _over(above.spec.limit, total)
+        if over is not None:
+            field = f"guaranteed.{over}" if old is None or old.spec.parent == spec.parent else "new_path"
+            raise _invalid(field, _too_little(above.path, above.spec.limit, total, over))
+        changed[above.id] = resources.larger(above.spec.guaranteed, total)
+        if changed[above.id] == promised(tree, above.id):
+            return
+
+
+def _over(limit: Amounts, guaranteed: Amounts) -> str | None:
+    """The first resource of which more is guaranteed."""
+    total = dict(guaranteed)
+    return next((resource for resource, most in limit if total.get(resource, 0) > most), None)
+
+
+def _too_little(path: str, limit: Amounts, guaranteed: Amounts, resource: str) -> str:
+    most = resources.format_amount(resource, dict(limit)[resource])
+    total = resources.format_pair(resource, dict(guaranteed)[resource])
+    return f'queue "{path}" may use {most}, its children are guaranteed {total}'
 
 
 def _invalid(field: str, message: str) -> Rejected:

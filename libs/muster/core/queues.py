@@ -16,6 +16,7 @@ from muster.core.claims import below, claim, spread
 from muster.core.history import History
 from muster.core.members import Members, are_kept
 from muster.core.model import Amounts, JobSpec, QueueSpec
+from muster.core.promises import forget
 
 Usage = dict[str, int]
 
@@ -46,6 +47,7 @@ class Queue:
         "newest",
         "path",
         "placed",
+        "promised",
         "running",
         "spec",
         "starts",
@@ -70,9 +72,9 @@ class Queue:
         self.starts = 0  # how often a job began to
         self.newest: Newest | None = None  # of `running`, made and followed by `requests`, never stored
         self.placed: dict[int, int] = {}  # priority -> how many of these may be preempted (rule P2)
-        self.flows: dict[tuple[str, ...], Usage] = {}  # what live jobs submitted here (leaf) ask for at their maximum,
-        # by the set of resources they ask for (rule F3)
+        self.flows: dict[tuple[str, ...], Usage] = {}  # by set of resources, what live jobs ask for at most (rule F3)
         self._demand: tuple[Amounts, ...] | None = None  # the same, as `demand` gives it
+        self.promised: Amounts | None = None  # as `promises` found it, until the tree changes below
         self.members: Members | None = Members() if are_kept(spec) else None
         self.tracked: tuple[Queue, ...] = ()  # the queues of the chain that keep their members
         self.history: History | None = None  # of charged usage, where past usage counts (rule F4)
@@ -169,11 +171,7 @@ def over_limit(
 
 
 def room_below(
-    queue: Queue,
-    need: Mapping[str, int],
-    usage_of: Callable[[Queue], Usage],
-    held: Mapping[str, Usage],
-    wanted: int,
+    queue: Queue, need: Mapping[str, int], usage_of: Callable[[Queue], Usage], held: Mapping[str, Usage], wanted: int
 ) -> int:
     """How many of `wanted` jobs with `need` each fit below every limit on the path."""
     for q, limit in queue.limits:
@@ -238,6 +236,7 @@ class QueueTree:
         """Add or replace. Who shares a queue that begins to keep count, or moves, is for the caller to count."""
         old = self.by_id.get(spec.id)
         self.revision += 1
+        forget(old.chain if old else ())
         self.lending += bool(spec.lending_limit) - bool(old and old.spec.lending_limit)
         self.fading += bool(spec.half_life_ms) - bool(old and old.spec.half_life_ms)
         if spec.state == "DRAINING":
@@ -250,6 +249,7 @@ class QueueTree:
             self.next_number = max(self.next_number, int(spec.id[1:]) + 1)
             self._derive(queue)
             self._claim(queue, 1)
+            forget(queue.chain)
             return
         before = old.spec
         self._claim(old, -1)
@@ -270,6 +270,7 @@ class QueueTree:
         if moved or kept or (before.limit, before.state) != (spec.limit, spec.state):
             for below in list(self.subtree(spec.id)):
                 self._derive(below)
+        forget(old.chain)
         for of, amounts in totals:
             _count(old.chain[1:], of, amounts.items(), 1)
         self._claim(old, 1)
@@ -279,6 +280,7 @@ class QueueTree:
         gone = self.by_id.pop(queue)
         self.revision += 1
         self._claim(gone, -1)
+        forget(gone.chain)
         self.lending -= bool(gone.spec.lending_limit)
         self.fading -= bool(gone.spec.half_life_ms)
         del self.children_of(gone.spec.parent)[gone.spec.name]
@@ -339,6 +341,7 @@ class QueueTree:
             copied.members = queue.members
             copied.running = queue.running
             copied.placed = queue.placed
+            copied.promised = queue.promised
             copied.history = queue.history  # decisions only read it
             twin._derive(copied)
         twin.roots = dict(self.roots)

@@ -200,6 +200,16 @@ def total(values: Iterable[Amounts]) -> Amounts:
     return amounts(sums)
 
 
+def larger(a: Amounts, b: Amounts) -> Amounts:
+    """The larger amount of each resource."""
+    if not a or not b:
+        return a or b
+    most = dict(a)
+    for resource, amount in b:
+        most[resource] = max(amount, most.get(resource, 0))
+    return amounts(most)
+
+
 def within(a: Amounts, limit: Amounts) -> bool:
     """Whether `a` is at most `limit` in every resource that `limit` names."""
     ceiling = dict(limit)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Sequence
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -313,9 +313,16 @@ def _devices_short(row: Row, demand: Demand, taken: int) -> int:
 # --- rule Q2 --------------------------------------------------------------------------------------------------------
 
 
+class Never(NamedTuple):
+    """Why a gang could never run, and which field of the job says so."""
+
+    field: str
+    message: str
+
+
 def never_fits(
     table: NodeTable, groups: Sequence[TaskGroup], *, cluster_mask: Container[str] | None = None
-) -> str | None:
+) -> Never | None:
     """Why the gang could not run in any allowed cluster even if that were empty, or None when it could (rule Q2).
 
     Without a cluster that counts there is nothing to judge by: None.
@@ -324,7 +331,7 @@ def never_fits(
     names = table.cluster_names
     clusters = [c for c in cache.clusters() if cluster_mask is None or names[c] in cluster_mask]
     shapes = [cache.shape(group) for group in groups]
-    reason: str | None = None
+    reason: Never | None = None
     for cluster in clusters:
         found = _never_in(table, cluster, groups, shapes)
         if found is None:
@@ -333,10 +340,11 @@ def never_fits(
     return reason
 
 
-def _never_in(table: NodeTable, cluster: int, groups: Sequence[TaskGroup], shapes: Sequence[Shape]) -> str | None:
-    for group, shape in zip(groups, shapes, strict=True):
+def _never_in(table: NodeTable, cluster: int, groups: Sequence[TaskGroup], shapes: Sequence[Shape]) -> Never | None:
+    for at, (group, shape) in enumerate(zip(groups, shapes, strict=True)):
         if group.min_replicas and shape.fit_when_empty(table).totals[cluster] < group.min_replicas:
-            return f"group {group.name}: {_too_large(table, cluster, group, shape)}"
+            field, message = _too_large(table, cluster, group, shape)
+            return Never(f"tasks[{at}].{field}", f"group {group.name}: {message}")
     if len(groups) > 1:
         for resource, column in sorted(table.columns.items()):
             wanted = sum(
@@ -344,31 +352,38 @@ def _never_in(table: NodeTable, cluster: int, groups: Sequence[TaskGroup], shape
             )
             have = table.cluster_totals[cluster][column]
             if wanted > have:
-                where = table.cluster_names[cluster]
-                return (
-                    f"needs {format_pair(resource, wanted)} in all; cluster {where} has {format_amount(resource, have)}"
-                )
+                where = f"cluster {table.cluster_names[cluster]} has {format_amount(resource, have)}"
+                asked = f"needs {format_pair(resource, wanted)} in all"
+                return Never(asking_most(groups, resource), f"{asked}; {where}")
     return None
 
 
-def _too_large(table: NodeTable, cluster: int, group: TaskGroup, shape: Shape) -> str:
-    """In words, for a group of which the empty cluster does not take the minimum."""
+def asking_most(groups: Sequence[TaskGroup], resource: str) -> str:
+    """The field of a job that says how much of a resource it needs, of the group that needs most of it."""
+    asked = [group.min_replicas * dict(group.requests).get(resource, 0) for group in groups]
+    return f"tasks[{asked.index(max(asked))}].resources.{resource}" if any(asked) else "tasks"
+
+
+def _too_large(table: NodeTable, cluster: int, group: TaskGroup, shape: Shape) -> Never:
+    """In words, for a group of which the empty cluster does not take the minimum. The field is within the group."""
     where = table.cluster_names[cluster]
     try:
         check_devices(group.requests)
     except Rejected as bad:
-        return bad.message
+        return Never("resources", bad.message)
     suits = shape.eligibility.synced(table).suits
     nodes = [n for n, facts in enumerate(table.facts) if facts.cluster == cluster and suits[n]]
     if not nodes:
-        return f"no node of cluster {where} matches its node selector, affinity and tolerations"
+        return Never("node_selector", f"no node of cluster {where} matches its node selector, affinity and tolerations")
     most = shape.fit_when_empty(table).totals[cluster]
     if most:
-        return f"needs {group.min_replicas} pods at once; cluster {where} takes {most} when empty"
+        have = f"needs {group.min_replicas} pods at once; cluster {where} takes {most} when empty"
+        return Never("min_replicas" if group.min_replicas < group.replicas else "replicas", have)
     for resource, amount in group.requests:
         column = table.columns.get(resource)
         largest = 0 if column is None else max(table.facts[n].allocatable[column] for n in nodes)
         if amount > largest:
             have = format_amount(resource, largest)
-            return f"a pod asks for {format_pair(resource, amount)}; the largest node it may use in {where} has {have}"
-    return f"no node of cluster {where} has all a pod asks for at once"
+            asked = f"a pod asks for {format_pair(resource, amount)}"
+            return Never(f"resources.{resource}", f"{asked}; the largest node it may use in {where} has {have}")
+    return Never("resources", f"no node of cluster {where} has all a pod asks for at once")

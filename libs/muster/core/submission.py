@@ -31,6 +31,7 @@ from muster.core.members import Member, allowances, exceeded
 from muster.core.model import EVERY_INDEX, InboxPosition, JobSpec, JobState, Reason, TaskGroup
 from muster.core.pods import finish_stopping
 from muster.core.queues import Queue, QueueTree
+from muster.core.shortfall import asking_most
 from muster.core.sizes import spec_bytes
 
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
@@ -261,7 +262,7 @@ def _check_can_ever_run(draft: Draft, spec: JobSpec, queue: Queue, gang: Gang) -
                 asked_text = resources.format_pair(resource, asked)
                 most_text = resources.format_amount(resource, most)
                 have = f'the job needs {asked_text}, the limit of queue "{above.path}" is {most_text}'
-                raise Rejected(Code.FAILED_PRECONDITION, "tasks", have, "Q2")
+                raise Rejected(Code.FAILED_PRECONDITION, asking_most(spec.tasks, resource), have, "Q2")
     state = draft.state
     if not state.clusters_synced:
         return  # nothing is known of the hardware yet
@@ -272,7 +273,7 @@ def _check_can_ever_run(draft: Draft, spec: JobSpec, queue: Queue, gang: Gang) -
         raise Rejected(Code.FAILED_PRECONDITION, "cluster_selector", have, "Q2")
     why = draft.never_fits(gang, cluster)
     if why is not None:
-        raise Rejected(Code.FAILED_PRECONDITION, "tasks", f"the job can never run: {why}", "Q2")
+        raise Rejected(Code.FAILED_PRECONDITION, why.field, f"the job can never run: {why.message}", "Q2")
 
 
 def _check_allowances(draft: Draft, spec: JobSpec, queue: Queue, gang: Gang) -> None:
@@ -288,9 +289,9 @@ def _check_allowances(draft: Draft, spec: JobSpec, queue: Queue, gang: Gang) -> 
                 raise Rejected(Code.RESOURCE_EXHAUSTED, "queue", f"{have}: wait until some have started", "Q1")
             never = exceeded(key, allowance, Member(), gang.minimum_map)
             if never is not None:
-                raise Rejected(
-                    Code.FAILED_PRECONDITION, "tasks", f"the job can never run: {never.say(above.path)}", "Q2"
-                )
+                field = asking_most(spec.tasks, never.resource) if never.resource else "queue"
+                have = f"the job can never run: {never.say(above.path)}"
+                raise Rejected(Code.FAILED_PRECONDITION, field, have, "Q2")
 
 
 def cancel(draft: Draft, command: commands.CancelJob) -> None:

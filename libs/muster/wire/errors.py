@@ -1,7 +1,8 @@
 """Refusals as `google.rpc.Status`: the code, a sentence for people, and details for programs.
 
 `BadRequest` names the field as a path in the request, `ErrorInfo` the rule that was broken, `RetryInfo` when to try
-again. The same status answers a whole call or one item of a batch.
+again. The same status answers a whole call or one item of a batch. A rule is one of the scheduling rules (`Q1`,
+`LOG-8`), the name of a declared constraint (`string.max_len`), or `RESERVED` for what is not built.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ DOMAIN: Final = "muster.io"
 WHOLE_SENTENCE: Final = re.compile(
     r"(?:the |this )?(?:queue|job|request id|no cluster|tasks)\b"
 )  # says what it is about
+
+NOT_IN_REASON: Final = re.compile(r"[^A-Za-z0-9]+")
+RESERVED: Final = "RESERVED"
 
 Violations = Sequence[tuple[str, str]]  # (field path, description)
 
@@ -45,7 +49,8 @@ def refusal(code: str, message: str, violations: Violations = (), rule: str = ""
             bad.field_violations.add(field=field, description=description)
         details.append(bad)
     if rule:
-        details.append(error_details_pb2.ErrorInfo(reason="RULE_" + rule.replace("-", "_"), domain=DOMAIN))
+        reason = "RULE_" + NOT_IN_REASON.sub("_", rule).upper()
+        details.append(error_details_pb2.ErrorInfo(reason=reason, domain=DOMAIN, metadata={"rule": rule}))
     return status(code, message, details)
 
 
@@ -64,12 +69,12 @@ def status(code: str, message: str, details: Iterable[Message] = ()) -> status_p
 
 
 def path_text(elements: Iterable[Any]) -> str:
-    """A protovalidate field path as text: `jobs[3].tasks[0].resources["cpu"]`."""
+    """A protovalidate field path as text: `jobs[3].tasks[0].resources.cpu`."""
     parts: list[str] = []
     for element in elements:
         parts.append(f".{element.field_name}" if parts else element.field_name)
         subscript = element.subscript
         if subscript is not None:
             value = subscript.value
-            parts.append(f'["{value}"]' if isinstance(value, str) else f"[{value}]")
+            parts.append(f".{value}" if isinstance(value, str) else f"[{value}]")
     return "".join(parts)

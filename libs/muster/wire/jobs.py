@@ -37,6 +37,7 @@ LABEL_KEY: Final = re.compile(
     r"(?:[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 )
 LABEL_VALUE: Final = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+TRACE_CONTEXT: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
 REMEMBERED_MAX: Final = 4096  # groups, and jobs
 REMEMBERED_BYTES_MAX: Final = 4096  # of a job, or of a group with its template; larger ones are read each time
 
@@ -88,6 +89,9 @@ class JobReader:
             raise Rejected(Code.INVALID_ARGUMENT, "submitter", "is set by the server: leave it out")
         namespace = stated.get("namespace", ids.DEFAULT_NAMESPACE)
         _check_size(spec)
+        if "trace_context" in stated and not TRACE_CONTEXT.fullmatch(stated["trace_context"]):
+            message = "is not a W3C traceparent: 00-, 32 hexadecimal digits, -, 16 of them, -, 2 of them"
+            raise Rejected(Code.INVALID_ARGUMENT, "trace_context", message, "string.pattern")
         template = stated.get("template", "")
         tasks = tuple([self._group(task, at, template) for at, task in enumerate(stated.get("tasks", ()))])
         array = arrays.NONE if arrays.FIELDS.isdisjoint(stated) else arrays.read(spec, tasks)
@@ -228,18 +232,33 @@ def _check_groups(tasks: tuple[TaskGroup, ...]) -> None:
 def _check_size(spec: job_pb2.JobSpec) -> None:
     size = spec.ByteSize()
     if size > JOB_BYTES_MAX:
-        raise _too_large(size)
+        raise _too_large(size, _largest(spec))
+
+
+def _largest(spec: job_pb2.JobSpec) -> str:
+    """The field that takes most of the job's bytes; of its task groups, the template of one if that does."""
+    rest, sizes = job_pb2.JobSpec(), {}
+    rest.CopyFrom(spec)
+    for field, _ in spec.ListFields():
+        before = rest.ByteSize()
+        rest.ClearField(field.name)  # type: ignore[arg-type]  # a field name of the message
+        sizes[field.name] = before - rest.ByteSize()
+    name = max(sizes, key=lambda name: sizes[name])
+    if name != "tasks":
+        return name
+    templates = [len(task.template) for task in spec.tasks]
+    return f"tasks[{templates.index(max(templates))}].template" if sum(templates) * 2 > sizes[name] else name
 
 
 def _check_encoded_size(job: JobSpec) -> None:
     size = len(msgspec.msgpack.encode(job))
     if size > JOB_BYTES_MAX:
-        raise _too_large(size)
+        raise _too_large(size, "template")
 
 
-def _too_large(size: int) -> Rejected:
+def _too_large(size: int, field: str) -> Rejected:
     message = f"the job has {size // 1024} KiB, at most {JOB_BYTES_MAX // 1024} KiB are possible: mount large data"
-    return Rejected(Code.INVALID_ARGUMENT, "template", message, "LOG-8")
+    return Rejected(Code.INVALID_ARGUMENT, field, message, "LOG-8")
 
 
 def _labels(labels: Mapping[str, str]) -> Pairs:

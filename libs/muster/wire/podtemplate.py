@@ -17,6 +17,7 @@ import msgspec
 from muster.core import resources
 from muster.core.errors import Code, Rejected
 from muster.core.model import Amounts, Pairs, Requirement, Toleration
+from muster.wire.errors import RESERVED
 
 OPERATORS: Final = frozenset({"In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"})
 
@@ -206,4 +207,4 @@ def _bad(field: str, message: str) -> Rejected:
 
 
 def _unbuilt(field: str, what: str) -> Rejected:
-    return Rejected(Code.UNIMPLEMENTED, field, f"{what} is not built yet: leave it out", "G2")
+    return Rejected(Code.UNIMPLEMENTED, field, f"{what} is not built yet: leave it out", RESERVED)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -17,6 +18,7 @@ from muster.core.state import CellState
 from muster.wire import enums, quantities
 from muster.wire.status import duration
 
+NAMED: Final = re.compile(r'queues\["([^"]*)"\]')  # as `queue_rules.named` writes it
 MASKABLE: Final = (
     "weight",
     "priority",
@@ -61,17 +63,27 @@ def changed(spec: QueueSpec, queue: queue_pb2.Queue, paths: Iterable[str]) -> Qu
         "ordering": enums.ORDERINGS.get(queue.ordering, "PRIORITY"),
         "preemption": enums.PREEMPTIONS.get(queue.preemption, "LOWER_PRIORITY"),
         "state": enums.QUEUE_STATES.get(queue.state, "OPEN"),
-        "guaranteed": _amounts(queue.guaranteed, "queue.guaranteed"),
-        "limit": _amounts(queue.limit, "queue.limit", zeros=True),
-        "lending_limit": _amounts(queue.lending_limit, "queue.lending_limit", zeros=True),
+        "guaranteed": _amounts(queue.guaranteed, "guaranteed"),
+        "limit": _amounts(queue.limit, "limit", zeros=True),
+        "lending_limit": _amounts(queue.lending_limit, "lending_limit", zeros=True),
         "labels": tuple(sorted(queue.labels.items())),
-        "per_namespace": _allowance(queue.per_namespace, "queue.per_namespace"),
-        "per_user": _allowance(queue.per_user, "queue.per_user"),
+        "per_namespace": _allowance(queue.per_namespace, "per_namespace"),
+        "per_user": _allowance(queue.per_user, "per_user"),
         "fair_by": enums.FAIR_BY.get(queue.fair_by, "NAMESPACE"),
         "min_runtime": queue.min_runtime.ToMilliseconds(),
         "half_life": queue.half_life.ToMilliseconds(),
     }
     return msgspec.structs.replace(spec, **{CORE_FIELDS.get(field, field): stated[field] for field in fields})
+
+
+def request_field(field: str, paths: Sequence[str]) -> str:
+    """The core's field of one of many queues, by its place in the request; `queues` for one that is not in it."""
+    found = NAMED.match(field)
+    if found is None:
+        return field
+    if found[1] not in paths:
+        return "queues"
+    return f"queues[{paths.index(found[1])}]{field[found.end() :]}"
 
 
 def _allowance(allowance: queue_pb2.Allowance, field: str) -> Allowance:
@@ -96,9 +108,13 @@ def _allowance_to_proto(allowance: Allowance) -> queue_pb2.Allowance | None:
 
 def _amounts(stated: Mapping[str, str], field: str, *, zeros: bool = False) -> Amounts:
     """A limit of 0 means something (nothing at all); a guarantee of 0 does not."""
-    parsed = {
-        resource: resources.parse_quantity(resource, text, f"{field}.{resource}") for resource, text in stated.items()
-    }
+    try:
+        parsed = {
+            resource: resources.parse_quantity(resource, text, f"{field}.{resource}")
+            for resource, text in stated.items()
+        }
+    except Rejected as why:
+        raise Rejected(why.code, why.field, why.message, "Q1") from None
     return tuple(sorted((resource, amount) for resource, amount in parsed.items() if amount or zeros))
 
 

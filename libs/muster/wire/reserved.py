@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from muster.core.errors import Code, Rejected
+from muster.wire.errors import RESERVED
 
 JOB_FIELDS: Final = frozenset(
     {
@@ -44,4 +45,4 @@ TASK_FIELDS: Final = frozenset({"near", "topology", "alternatives", "gpu_models"
 
 def refusal(field: str) -> Rejected:
     """What a caller who sets a reserved field is told. `field` is its path in the job."""
-    return Rejected(Code.UNIMPLEMENTED, field, f"{field} is part of the API but not built yet: leave it out")
+    return Rejected(Code.UNIMPLEMENTED, field, "is part of the API but not built yet: leave it out", RESERVED)

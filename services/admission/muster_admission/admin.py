@@ -9,6 +9,7 @@ class AdminServicer:
     """muster.api.v1.AdminService."""
 
     UpsertPriorityClass = unbuilt_call("UpsertPriorityClass")
+    DeletePriorityClass = unbuilt_call("DeletePriorityClass")
     ListPriorityClasses = unbuilt_call("ListPriorityClasses")
     UpsertReservation = unbuilt_call("UpsertReservation")
     DeleteReservation = unbuilt_call("DeleteReservation")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable
-from typing import Any, Concatenate, Final, TypeVar
+from typing import Any, Concatenate, Final, NamedTuple, TypeVar
 
 import grpc.aio
 import protovalidate
@@ -42,10 +42,18 @@ class Refused(Exception):
         self.status = status
 
 
-def violations(request: Message) -> list[tuple[str, str]]:
-    """What breaks the rules declared in the proto: (field path, description)."""
+class Broken(NamedTuple):
+    """A rule declared in the proto, and the field that breaks it."""
+
+    field: str
+    description: str
+    rule: str
+
+
+def violations(request: Message) -> list[Broken]:
+    """What breaks the rules declared in the proto."""
     found = [violation.proto for violation in _validator.collect_violations(request)]
-    return [(errors.path_text(v.field.elements) if v.field else "", _sentence(v)) for v in found]
+    return [Broken(errors.path_text(v.field.elements) if v.field else "", _sentence(v), v.rule_id) for v in found]
 
 
 def _sentence(violation: Any) -> str:
@@ -62,11 +70,12 @@ def check(request: Message) -> None:
         raise Refused(invalid(found))
 
 
-def invalid(found: list[tuple[str, str]]) -> status_pb2.Status:
-    """INVALID_ARGUMENT for violations; the sentence names the first."""
-    field, description = found[0]
+def invalid(found: list[Broken]) -> status_pb2.Status:
+    """INVALID_ARGUMENT for violations; the sentence and the rule are those of the first."""
+    first = found[0]
     more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-    return errors.refusal("INVALID_ARGUMENT", f"{field}: {description}{more}", found)
+    named = [(each.field, each.description) for each in found]
+    return errors.refusal("INVALID_ARGUMENT", f"{first.field}: {first.description}{more}", named, first.rule)
 
 
 def status_of(error: Exception) -> status_pb2.Status | None:
@@ -119,7 +128,7 @@ async def abort(context: Context, error: Exception) -> None:
 def unbuilt_call(name: str) -> Callable[[Any, Message, Context], Awaitable[None]]:
     """The handler of a call that is in the API and not built yet."""
     message = f"{name} is part of the API but not built yet"
-    error = Refused(errors.refusal("UNIMPLEMENTED", message, [(name, "not built yet")]))
+    error = Refused(errors.refusal("UNIMPLEMENTED", message, [(name, "not built yet")], errors.RESERVED))
 
     async def call(_self: Any, _request: Message, context: Context) -> None:
         await abort(context, error)

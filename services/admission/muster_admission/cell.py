@@ -6,9 +6,7 @@ writing commands and fetching the core's refusals, and trying a command without 
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
-from itertools import islice
 from typing import Final
 
 from google.rpc import status_pb2
@@ -18,7 +16,7 @@ from muster.core import checkpoints, queue_rules, submission
 from muster.core import transitions as tr
 from muster.core.commands import AnyItem, CancelJob, DeleteQueue, ReportCheckpoint, SubmitJob, UpsertQueue
 from muster.core.draft import Draft
-from muster.core.errors import Rejected
+from muster.core.errors import Code, Rejected
 from muster.core.model import InboxPosition
 from muster.core.state import CellState, Job
 from muster.runtime.follower import Follower
@@ -29,10 +27,10 @@ from muster.wire import errors
 from muster.wire.ids import DEFAULT_NAMESPACE, ID_HEX_DIGITS
 from muster_admission.calls import RETRY_AFTER_S, Refused
 from muster_admission.settings import AdmissionSettings
+from muster_admission.spelling import meant
 
 PREFIX_DIGITS_MIN: Final = 4
 HEX_DIGITS: Final = frozenset("0123456789abcdef")
-NAMES_COMPARED_MAX: Final = 1000  # with a mistyped name; meanwhile nobody else is served
 DRY_RUN_WORK: Final = 1 << 30  # deciding a command is never cut short
 
 
@@ -77,17 +75,20 @@ class Cell:
             message = f"inbox position {position.sequence}.{position.item} has not reached this replica yet"
             raise Refused(errors.retry("UNAVAILABLE", message, RETRY_AFTER_S)) from None
 
-    async def job(self, reference: str) -> Job:
-        """The job by id, unique prefix of an id, "namespace/name" or name. Raises Refused (NOT_FOUND)."""
-        found = self._find(reference)
+    async def job(self, reference: str, field: str = "job") -> Job:
+        """The job by id, unique prefix of an id, "namespace/name" or name. Raises Refused (NOT_FOUND).
+
+        `field` is where the reference stands in the request.
+        """
+        found = self._find(reference, field)
         if found is None:
             await self.follower.catch_up()  # it may have been accepted by another replica a moment ago
-            found = self._find(reference)
+            found = self._find(reference, field)
         if found is None:
-            raise Refused(errors.refusal("NOT_FOUND", self._no_job(reference), [("job", "does not exist")]))
+            raise Refused(errors.refusal("NOT_FOUND", self._no_job(reference), [(field, "does not exist")]))
         return found
 
-    def _find(self, reference: str) -> Job | None:
+    def _find(self, reference: str, field: str) -> Job | None:
         jobs = self.state.jobs
         if reference in jobs:
             return jobs[reference]
@@ -101,16 +102,15 @@ class Cell:
                 return matches[0]
             if matches:
                 message = f"{len(matches)} jobs have ids that start with {reference}: give more digits"
-                raise Refused(errors.refusal("INVALID_ARGUMENT", message, [("job", "is ambiguous")]))
-        ended = [
-            j for j in jobs.values() if j.spec.name == name and j.spec.namespace == (namespace or DEFAULT_NAMESPACE)
-        ]
-        return ended[-1] if ended else None
+                raise Refused(errors.refusal("INVALID_ARGUMENT", message, [(field, "is ambiguous")]))
+        wanted = (namespace or DEFAULT_NAMESPACE, name)
+        ended = (jobs[job_id] for job_id in reversed(self.state.timers.finished))  # the newest first
+        return next((job for job in ended if (job.spec.namespace, job.spec.name) == wanted), None)
 
     def _no_job(self, reference: str) -> str:
-        names = self.state.by_name.get(DEFAULT_NAMESPACE, {})
-        near = difflib.get_close_matches(reference, islice(names, NAMES_COMPARED_MAX), 1)
-        hint = f' (did you mean "{near[0]}"?)' if near else ""
+        namespace, slash, name = reference.rpartition("/")
+        near = meant(name, self.state.by_name.get(namespace or DEFAULT_NAMESPACE, {}))
+        hint = f' (did you mean "{namespace}{slash}{near}"?)' if near else ""
         return f'job "{reference}" does not exist, or ended long ago{hint}'
 
     # --- writes -----------------------------------------------------------------------------------------------------
@@ -129,7 +129,10 @@ class Cell:
         return [self.state.refusals.get(position) for position in positions]
 
     async def command(self, item: AnyItem, *, dry_run: bool = False) -> InboxPosition | None:
-        """Write one command and wait for its decision; the position, None on a dry run. Raises Refused."""
+        """Write one command and wait for its decision; the position, None on a dry run.
+
+        Raises Rejected when the cell refuses it, Refused (UNAVAILABLE) when it takes long.
+        """
         if dry_run:
             (rejected,) = self.try_out([item])
             if rejected is not None:
@@ -138,7 +141,7 @@ class Cell:
         (position,) = await self.write([item])
         (refusal,) = await self.decided([position])
         if refusal is not None:
-            raise Refused(refused(refusal))
+            raise Rejected(Code(refusal.code), refusal.field, refusal.message, refusal.rule)
         return position
 
     def try_out(self, items: Sequence[AnyItem]) -> list[Rejected | None]:
@@ -165,9 +168,10 @@ def _tried(draft: Draft, position: InboxPosition, item: AnyItem) -> Rejected | N
     return None
 
 
-def refused(refusal: tr.CommandRefused, prefix: str = "") -> status_pb2.Status:
-    """The status of a refusal by the core."""
-    return errors.broken_rule(refusal.code, refusal.field, refusal.message, refusal.rule, prefix)
+def refused(refusal: tr.CommandRefused | Rejected, prefix: str = "", *, whole: bool = False) -> status_pb2.Status:
+    """The status of a refusal by the core. `whole`: `prefix` is all of the field in the request."""
+    field = "" if whole else refusal.field
+    return errors.broken_rule(refusal.code, field, refusal.message, refusal.rule, prefix)
 
 
 def is_id_prefix(reference: str) -> bool:

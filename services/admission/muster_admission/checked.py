@@ -14,13 +14,13 @@ from typing import Final
 from muster.api.v1 import submission_pb2
 from muster.core.limits import NAME_CHARS_MAX
 from muster.core.submission import NAME
-from muster_admission.calls import violations
+from muster_admission.calls import Broken, violations
 
 JOBS_MAX: Final = 1000  # in a request, by its declared rule
 REMEMBERED_MAX: Final = 4096
 REMEMBERED_BYTES_MAX: Final = 4096  # of one job
 
-Violations = list[tuple[str, str]]
+Violations = list[Broken]
 
 
 class CheckedJobs:
@@ -30,8 +30,7 @@ class CheckedJobs:
         self._good: OrderedDict[bytes, None] = OrderedDict()
 
     def violations(self, request: submission_pb2.SubmitJobsRequest, bodies: Sequence[bytes]) -> Violations:
-        """What breaks the declared rules: (field path, description). `bodies`: of each job the bytes without its name
-        (`wire.jobs.without_name`)."""
+        """What breaks the declared rules. `bodies`: of each job `wire.jobs.without_name`."""
         if 0 < len(request.jobs) <= JOBS_MAX and self._knows(request, bodies):
             rest = submission_pb2.SubmitJobsRequest(
                 request_id=request.request_id, jobs=request.jobs[:1], dry_run=request.dry_run, wait=request.wait

@@ -14,6 +14,7 @@ from muster.core.entitlements import EntitlementEngine
 from muster.core.errors import Code, Rejected
 from muster.core.model import QueueSpec
 from muster.core.queue_changes import differences, plan
+from muster.core.queue_rules import named
 from muster.core.whatif import changed_tree, forecast_job, forecast_queues
 from muster.wire import forecasts
 from muster.wire import queues as wire
@@ -53,7 +54,10 @@ class Forecaster:
         for queue in request.queues:
             if queue.path in wanted:
                 raise Rejected(Code.INVALID_ARGUMENT, "queues", f'queue "{queue.path}" is there twice', "Q4")
-            wanted[queue.path] = wire.to_core(queue)
+            try:
+                wanted[queue.path] = wire.to_core(queue)
+            except Rejected as why:
+                raise Rejected(why.code, named(queue.path, why.field), why.message, why.rule) from None
         changes = plan(
             self._cell.state.queues,
             wanted,

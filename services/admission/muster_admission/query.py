@@ -12,6 +12,7 @@ from muster.core.errors import Code, Rejected
 from muster.core.explain import explain
 from muster.core.submission import find_queue
 from muster.wire import explanations, status
+from muster.wire.queues import request_field
 from muster.wire.usage import usage_response
 from muster_admission.calls import Context, abort, check, unary
 from muster_admission.cell import Cell
@@ -115,7 +116,11 @@ class QueryServicer:
         await self._cell.reach(request.min_position)
         ledger_seq = self._cell.state.ledger_seq
         if request.WhichOneof("question") == "queues":
-            changes = self._forecaster.queues(request.queues)
+            try:
+                changes = self._forecaster.queues(request.queues)
+            except Rejected as why:
+                field = request_field(why.field, [queue.path for queue in request.queues.queues])
+                raise Rejected(why.code, f"queues.{field}", why.message, why.rule) from None
             return query_pb2.WhatIfResponse(queues=changes, ledger_sequence=ledger_seq)
         return query_pb2.WhatIfResponse(job=self._forecaster.job(request.job, user), ledger_sequence=ledger_seq)
 

@@ -6,22 +6,26 @@ queue at the same time never undo each other: the later one is decided against a
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from muster.api.v1 import job_pb2, queue_pb2
 from muster.core.commands import DeleteQueue, UpsertQueue
+from muster.core.errors import Code, Rejected
+from muster.core.model import InboxPosition, QueueSpec
 from muster.core.queues import Queue
 from muster.core.standing import standings
 from muster.core.submission import find_queue
 from muster.wire import quantities
 from muster.wire import queues as wire
 from muster.wire.status import position as to_position
-from muster_admission.calls import Context, Refused, unary
+from muster_admission.calls import Context, unary
 from muster_admission.cell import Cell
 from muster_admission.forecasts import Forecaster
 from muster_admission.identity import Identity
 
 UPDATE_TRIES_MAX: Final = 5
+OF_REQUEST: Final = frozenset({"new_path", "expected_revision", "update_mask", "request_id"})
 
 
 class QueueServicer:
@@ -38,14 +42,12 @@ class QueueServicer:
     ) -> queue_pb2.CreateQueueResponse:
         self._identity.user(context)
         path = request.queue.path
-        command = UpsertQueue(
-            path=path, spec=wire.to_core(request.queue), expected_revision=0, request_id=request.request_id
-        )
-        position = await self._cell.command(command, dry_run=request.dry_run)
+        command = UpsertQueue(path=path, spec=_read(request.queue), expected_revision=0, request_id=request.request_id)
+        position = await self._decide(command, request.dry_run)
         if position is None:
-            return queue_pb2.CreateQueueResponse(queue=request.queue)
+            return queue_pb2.CreateQueueResponse(queue=self._after(command))
         return queue_pb2.CreateQueueResponse(
-            queue=self._proto(await self._find(path)), inbox_position=to_position(position)
+            queue=self._proto(await self._find(path, "queue.path")), inbox_position=to_position(position)
         )
 
     @unary
@@ -56,9 +58,9 @@ class QueueServicer:
         path = request.queue.path
         tries_left = 1 if request.expected_revision else UPDATE_TRIES_MAX
         while True:
-            current = (await self._find(path)).spec
+            current = (await self._find(path, "queue.path")).spec
             only_moves = bool(request.new_path) and not request.update_mask.paths
-            spec = current if only_moves else wire.changed(current, request.queue, request.update_mask.paths)
+            spec = current if only_moves else _read(request.queue, current, request.update_mask.paths)
             command = UpsertQueue(
                 path=path,
                 spec=spec,
@@ -68,14 +70,14 @@ class QueueServicer:
             )
             tries_left -= 1
             try:
-                position = await self._cell.command(command, dry_run=request.dry_run)
+                position = await self._decide(command, request.dry_run)
                 break
-            except Refused as error:
-                if tries_left == 0 or error.status.code != _ABORTED:
+            except Rejected as error:
+                if tries_left == 0 or error.code != Code.ABORTED:
                     raise
         if position is None:
-            return queue_pb2.UpdateQueueResponse(queue=request.queue)
-        now = await self._find(request.new_path.strip("/") or path)
+            return queue_pb2.UpdateQueueResponse(queue=self._after(command))
+        now = await self._find(request.new_path.strip("/") or path, "queue.path")
         return queue_pb2.UpdateQueueResponse(queue=self._proto(now), inbox_position=to_position(position))
 
     @unary
@@ -97,7 +99,7 @@ class QueueServicer:
     ) -> queue_pb2.GetQueueResponse:
         self._identity.user(context)
         await self._cell.reach(request.min_position)
-        queue = self._proto(await self._find(request.path))
+        queue = self._proto(await self._find(request.path, "path"))
         return queue_pb2.GetQueueResponse(queue=queue, ledger_sequence=self._cell.state.ledger_seq)
 
     @unary
@@ -106,7 +108,7 @@ class QueueServicer:
     ) -> queue_pb2.ListQueuesResponse:
         self._identity.user(context)
         await self._cell.reach(request.min_position)
-        root = (await self._find(request.root)).id if request.root else ""
+        root = (await self._find(request.root, "root")).id if request.root else ""
         state = self._cell.state
         standing = standings(state, root)
         return queue_pb2.ListQueuesResponse(
@@ -120,7 +122,7 @@ class QueueServicer:
     ) -> queue_pb2.GetSharesResponse:
         self._identity.user(context)
         await self._cell.reach(request.min_position)
-        root = (await self._find(request.root)).id if request.root else ""
+        root = (await self._find(request.root, "root")).id if request.root else ""
         state = self._cell.state
         standing, now_ms = standings(state, root), self._cell.clock.now_ms()
         return queue_pb2.GetSharesResponse(
@@ -137,8 +139,14 @@ class QueueServicer:
         self._identity.user(context)
         await self._cell.reach(job_pb2.InboxPosition())
         await self._cell.follower.catch_up()  # what is compared with should be what the leader has
-        if request.dry_run:
-            return self._forecaster.queues(request)
+        try:
+            return self._forecaster.queues(request) if request.dry_run else await self._apply(request)
+        except Rejected as why:
+            field = wire.request_field(why.field, [queue.path for queue in request.queues])
+            raise Rejected(why.code, field, why.message, why.rule) from None
+
+    async def _apply(self, request: queue_pb2.ApplyQueuesRequest) -> queue_pb2.ApplyQueuesResponse:
+        """Raises Rejected with the queue in the field."""
         tries_left = UPDATE_TRIES_MAX
         while True:
             command = self._forecaster.command_of(request)
@@ -149,23 +157,59 @@ class QueueServicer:
             try:
                 position = await self._cell.command(command)
                 break
-            except Refused as error:
-                if tries_left == 0 or error.status.code != _ABORTED:
+            except Rejected as error:
+                if tries_left == 0 or error.code != Code.ABORTED:
                     raise
         inbox_position = to_position(position) if position else None
         return queue_pb2.ApplyQueuesResponse(changes=changes, inbox_position=inbox_position)
 
-    async def _find(self, path: str) -> Queue:
+    async def _decide(self, command: UpsertQueue, dry_run: bool) -> InboxPosition | None:
+        """As `Cell.command`. Raises Rejected with the field as it is in the request."""
+        try:
+            return await self._cell.command(command, dry_run=dry_run)
+        except Rejected as why:
+            raise _placed(why) from None
+
+    def _after(self, command: UpsertQueue) -> queue_pb2.Queue:
+        """The queue as the command would leave it. A new one has no id before it exists."""
+        now = self._cell.state.queues.find(command.path)
+        message = wire.spec_to_proto(command.new_path or command.path, command.spec)
+        if now is not None:
+            message.id = now.id
+            message.revision = now.spec.revision + (message != self._settings(now))
+        else:
+            message.revision = 1
+        return message
+
+    def _settings(self, queue: Queue) -> queue_pb2.Queue:
+        """What can be set, and the id."""
+        message = wire.spec_to_proto(queue.path, queue.spec)
+        message.id = queue.id
+        return message
+
+    async def _find(self, path: str, field: str) -> Queue:
         """Raises Rejected (NOT_FOUND)."""
         queue = self._cell.state.queues.find(path)
         if queue is None:
             await self._cell.follower.catch_up()
-            queue = find_queue(self._cell.state.queues, path, "path")
-        return queue
+            queue = self._cell.state.queues.find(path)
+        return queue or find_queue(self._cell.state.queues, path, field)
 
     def _proto(self, queue: Queue) -> queue_pb2.Queue:
         state = self._cell.state
         return wire.to_proto(state, queue, standings(state, queue.id)[queue.id])
 
 
-_ABORTED: Final = 10  # google.rpc.Code
+def _read(queue: queue_pb2.Queue, current: QueueSpec | None = None, paths: Iterable[str] = ()) -> QueueSpec:
+    """A new queue's spec, or the current one with fields changed. Raises Rejected naming the field in the request."""
+    try:
+        return wire.to_core(queue) if current is None else wire.changed(current, queue, paths)
+    except Rejected as why:
+        raise _placed(why) from None
+
+
+def _placed(why: Rejected) -> Rejected:
+    """What a queue's own fields are called in a request that has the queue in a field."""
+    if why.field in OF_REQUEST:
+        return why
+    return Rejected(why.code, f"queue.{why.field}" if why.field else "queue", why.message, why.rule)

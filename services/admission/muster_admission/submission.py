@@ -166,7 +166,7 @@ class SubmissionServicer:
         items: dict[int, CancelJob] = {}
         for index, reference in enumerate(request.jobs):
             try:
-                job = await self._job_id(reference)
+                job = await self._job_id(reference, f"jobs[{index}]")
             except Refused as error:
                 results[index].error.CopyFrom(error.status)
                 continue
@@ -175,7 +175,7 @@ class SubmissionServicer:
         if request.dry_run:
             for index, rejected in zip(items, self._cell.try_out(list(items.values())), strict=True):
                 if rejected is not None:
-                    results[index].error.CopyFrom(errors.refused(rejected, f"jobs[{index}]"))
+                    results[index].error.CopyFrom(refused(rejected, f"jobs[{index}]", whole=True))
             return submission_pb2.CancelJobsResponse(results=results)
         positions = await self._cell.write(list(items.values()))
         for index, position in zip(items, positions, strict=True):
@@ -183,7 +183,7 @@ class SubmissionServicer:
         if positions and request.wait == submission_pb2.WAIT_DECIDED:
             for index, refusal in zip(items, await self._cell.decided(positions), strict=True):
                 if refusal is not None:
-                    results[index].error.CopyFrom(refused(refusal, f"jobs[{index}]"))
+                    results[index].error.CopyFrom(refused(refusal, f"jobs[{index}]", whole=True))
         return submission_pb2.CancelJobsResponse(results=results)
 
     @unary
@@ -207,11 +207,11 @@ class SubmissionServicer:
             answer.inbox_position.CopyFrom(to_position(position))
         return answer
 
-    async def _job_id(self, reference: str) -> str:
+    async def _job_id(self, reference: str, field: str = "job") -> str:
         """A whole id is taken as it is: the job may be in the inbox and not yet in the state."""
         if len(reference) == ids.ID_HEX_DIGITS and set(reference) <= set("0123456789abcdef"):
             return reference
-        return (await self._cell.job(reference)).id
+        return (await self._cell.job(reference, field)).id
 
     UpdateJob = unbuilt_call("UpdateJob")
     SuspendJobs = unbuilt_call("SuspendJobs")
@@ -266,11 +266,11 @@ def _by_job(found: Violations) -> dict[int, Violations]:
     """Violations of single jobs, by index. Raises Refused for those of the request as a whole."""
     by_job: dict[int, Violations] = defaultdict(list)
     whole: Violations = []
-    for field, description in found:
-        if field.startswith(ITEM_PREFIX):
-            by_job[int(field[len(ITEM_PREFIX) : field.index("]")])].append((field, description))
+    for broken in found:
+        if broken.field.startswith(ITEM_PREFIX):
+            by_job[int(broken.field[len(ITEM_PREFIX) : broken.field.index("]")])].append(broken)
         else:
-            whole.append((field, description))
+            whole.append(broken)
     if whole:
         raise Refused(invalid(whole))
     return by_job

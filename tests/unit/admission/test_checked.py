@@ -49,8 +49,8 @@ def test_names_and_the_request_are_judged_as_in_full(found: list[str], request_i
 def test_what_is_not_known_is_checked_in_full() -> None:
     known = warm()
     asked = request(job("b"), job("c", priority=2_000_000_000), job("d", queue=""))
-    assert [field for field, _ in judged(known, asked)] == ["jobs[1].priority", "jobs[2].queue"]
-    assert [field for field, _ in judged(known, asked)] == ["jobs[1].priority", "jobs[2].queue"], "nor remembered"
+    assert [field for field, *_ in judged(known, asked)] == ["jobs[1].priority", "jobs[2].queue"]
+    assert [field for field, *_ in judged(known, asked)] == ["jobs[1].priority", "jobs[2].queue"], "nor remembered"
 
 
 def test_equal_jobs_are_checked_once() -> None:
@@ -69,8 +69,8 @@ def test_the_number_of_jobs_is_judged_as_in_full() -> None:
     assert f"max_items: {JOBS_MAX}" in str(rule)
     known = warm()
     assert judged(known, request(*[job()] * JOBS_MAX)) == []
-    assert [field for field, _ in judged(known, request(*[job()] * (JOBS_MAX + 1)))] == ["jobs"]
-    assert [field for field, _ in judged(known, request())] == ["jobs"]
+    assert [field for field, *_ in judged(known, request(*[job()] * (JOBS_MAX + 1)))] == ["jobs"]
+    assert [field for field, *_ in judged(known, request())] == ["jobs"]
 
 
 def test_a_request_is_left_as_it_was() -> None:

@@ -53,7 +53,11 @@ items:
 - apiVersion: kueue.x-k8s.io/v1beta1
   kind: LocalQueue
   metadata: {name: main, namespace: ml}
-  spec: {clusterQueue: team.a}
+  spec: {clusterQueue: team.a, stopPolicy: Hold, fairSharing: {weight: 2}}
+- apiVersion: scheduling.k8s.io/v1
+  kind: PriorityClass
+  metadata: {name: high}
+  value: 1000
 """
 
 VOLCANO = """
@@ -74,10 +78,16 @@ spec:
   guarantee: {resource: {cpu: 4, memory: 1Gi}}
   reclaimable: false
   affinity: {nodeGroupAffinity: {}, x: 1}
+  type: bulk
+status: {state: Closed}
+---
+apiVersion: scheduling.volcano.sh/v1beta1
+kind: PodGroup
+metadata: {name: pg}
 ---
 apiVersion: scheduling.volcano.sh/v1beta1
 kind: Queue
-metadata: {name: dept}
+metadata: {name: dept, annotations: {volcano.sh/hierarchy: root/dept, volcano.sh/hierarchy-weights: 1/2}}
 spec: {weight: 2}
 """
 
@@ -131,6 +141,8 @@ def test_kueue():
         },
         "org": {
             "weight": 1000,
+            "guaranteed": {"cpu": "11.5", "nvidia.com/gpu": "8"},
+            "limit": {"cpu": "11.5", "nvidia.com/gpu": "8"},  # there is nobody above to borrow from
             "queues": {
                 "team-a": {
                     "weight": 500,
@@ -154,6 +166,9 @@ def test_kueue():
         "flavors on-demand, spot are added up",
         'LocalQueue ml/main: needs none: jobs of the namespace name queue "org/team-a"',
         "ResourceFlavor spot: has no counterpart",
+        "LocalQueue ml/main: stopPolicy Hold is left out",
+        "LocalQueue ml/main: fairSharing.weight 2 is left out",
+        "PriorityClass high: has no counterpart: write its value (1000) as the priority of its jobs",
     ):
         assert part in told
 
@@ -169,6 +184,7 @@ def test_volcano():
                     "weight": 3,
                     "priority": 7,
                     "preemption": "ANY",
+                    "state": "CLOSED",
                     "guaranteed": {"cpu": "10", "memory": "1Gi"},
                     "lending_limit": {"cpu": "6", "memory": "0"},
                     "limit": {"cpu": "20", "nvidia.com/gpu": "4"},
@@ -180,6 +196,10 @@ def test_volcano():
     assert "Queue child: reclaimable false" in told
     assert "Queue child: affinity has no counterpart" in told
     assert "Queue root: is the tree itself" in told
+    assert "Queue child: type has no counterpart" in told
+    assert "PodGroup pg: has no counterpart" in told
+    assert "Queue dept: annotation volcano.sh/hierarchy root/dept is left out" in told
+    assert "Queue dept: annotation volcano.sh/hierarchy-weights 1/2 is left out" in told
 
 
 def test_yunikorn():
@@ -206,6 +226,52 @@ def test_yunikorn():
         assert part in told
 
 
+COHORT = """
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: Cohort
+metadata: {{name: org}}
+spec:
+  {parent}
+  resourceGroups:
+  - coveredResources: [cpu]
+    flavors: [{{name: f, resources: [{{name: cpu, nominalQuota: {own}, borrowingLimit: 2}}]}}]
+---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: ClusterQueue
+metadata: {{name: a}}
+spec: {{cohort: org, resourceGroups: [{{flavors: [{{name: f, resources: [{{name: cpu, nominalQuota: 9}}]}}]}}]}}
+---
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: ClusterQueue
+metadata: {{name: b}}
+spec: {{cohort: org, resourceGroups: [{{flavors: [{{name: f, resources: [{{name: cpu, nominalQuota: 12}}]}}]}}]}}
+"""
+
+
+@pytest.mark.parametrize(("own", "guaranteed", "limit"), [(0, "21", "23"), (5, "26", "28")])
+def test_the_quota_of_a_cohort_is_on_top_of_that_of_its_queues(own, guaranteed, limit):
+    data, _ = imported("kueue", COHORT.format(parent="parentName: above", own=own))
+    org = data["above"]["queues"]["org"]
+    assert (org["guaranteed"], org["limit"]) == ({"cpu": guaranteed}, {"cpu": limit})
+    assert "limit" not in org["queues"]["a"]
+    assert (data["above"]["guaranteed"], data["above"]["limit"]) == ({"cpu": guaranteed}, {"cpu": guaranteed})
+
+
+def test_a_cohort_with_nothing_above_ends_at_what_it_has_and_may_borrow():
+    data, notes = imported("kueue", COHORT.format(parent="", own=0))
+    assert data["org"]["limit"] == {"cpu": "23"}
+    assert "Cohort org: borrowingLimit: there is nobody above to borrow from" in "\n".join(notes)
+
+
+def test_what_contradicts_itself_is_mended_and_told():
+    data, notes = imported("volcano", VOLCANO.replace("{weight: 2}", "{capability: {cpu: 3}, deserved: {cpu: 50}}"))
+    assert data["dept"]["limit"] == {"cpu": "10"}
+    assert data["dept"]["guaranteed"] == {"cpu": "10"}
+    told = "\n".join(notes)
+    assert "dept: limit of cpu is raised to 10, which the queues below are guaranteed" in told
+    assert "dept: guarantee of cpu is cut down to 10, its limit" in told
+
+
 @pytest.mark.parametrize(
     ("system", "text", "says"),
     [
@@ -215,6 +281,32 @@ def test_yunikorn():
         ("yunikorn", "partitions: []", "holds no YuniKorn partitions"),
         ("kueue", "a: [", "is not YAML"),
         ("volcano", VOLCANO.replace("cpu: 10", "cpu: many"), "is not a quantity"),
+        ("volcano", VOLCANO.replace("weight: 3", "weight: many"), "Queue child: weight: must be a whole number"),
+        ("volcano", VOLCANO.replace("weight: 3", "weight: -1"), "Queue child: weight: -1 is not between 0 and"),
+        ("volcano", VOLCANO.replace("{weight: 2}", "[]"), "Queue dept: spec: must be a mapping, not []"),
+        (
+            "kueue",
+            KUEUE.replace("stopPolicy: Hold\n", "stopPolicy: Halt\n"),
+            "team.a: stopPolicy: must be one of None,",
+        ),
+        (
+            "kueue",
+            KUEUE.replace("reclaimWithinCohort: Any", "reclaimWithinCohort: Some"),
+            "team.a: preemption.reclaimWithinCohort: must be one of Never,",
+        ),
+        ("kueue", KUEUE.replace("{name: nvidia.com/gpu, n", "{n"), "team.a: flavor on-demand: a resource has no name"),
+        ("kueue", KUEUE.replace('"0.5"', "NaN"), "team.a: fairSharing.weight: 'NaN' is not a number from 0 on"),
+        (
+            "yunikorn",
+            YUNIKORN.replace('"5"', "high"),
+            "queue prod: priority.offset: must be a whole number, not 'high'",
+        ),
+        ("yunikorn", YUNIKORN.replace("users: [ann]", "users: ann"), "queue prod: limits.users: must be a list"),
+        (
+            "yunikorn",
+            YUNIKORN.replace("maxapplications: 3", "maxapplications: -3"),
+            "limits.maxapplications: -3 is not",
+        ),
     ],
 )
 def test_a_mistake_is_one_sentence(system, text, says):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from muster.cli import main, ports, rundir
+from muster.cli import doctor, main, ports, rundir
 from muster.cli.errors import CliError, Exit, nearest
 
 SLOW = ("grpc", "numpy", "yaml", "nats", "rich.live", "muster.client", "google.protobuf", "aiohttp")
@@ -56,6 +56,19 @@ def test_a_mistake_is_one_sentence_and_a_code(nowhere, capfd, arguments, code, s
     assert "Traceback" not in captured.err
 
 
+@pytest.mark.parametrize("arguments", [["import", "kueue"], ["queue", "apply", "-f"], ["submit", "-f"]])
+def test_a_file_that_is_no_text_is_a_mistake(nowhere, capfd, arguments):
+    (nowhere / "binary").write_bytes(b"\xff\xfe\x00")
+    assert main.run([*arguments, str(nowhere / "binary")]) == Exit.USAGE
+    assert "cannot" in capfd.readouterr().err
+
+
+def test_a_place_that_cannot_be_written_is_a_mistake(nowhere, capfd):
+    (nowhere / "q.yaml").write_text(QUEUES % 1)
+    assert main.run(["import", "volcano", str(nowhere / "q.yaml"), "-w", str(nowhere / "no" / "such")]) == Exit.USAGE
+    assert "cannot be written" in capfd.readouterr().err
+
+
 def test_a_wrong_key_in_a_job_file_is_named_with_its_line(nowhere, capfd):
     path = nowhere / "job.yaml"
     path.write_text("name: a\nqueue: q\ntasks:\n  - name: main\n    replcas: 2\n")
@@ -71,6 +84,11 @@ def test_doctor_says_what_is_wrong_and_what_to_do(nowhere, capfd, monkeypatch):
     assert all(f["advice"] for f in found)
 
 
+def test_there_is_nothing_to_do_about_what_is_well():
+    well, wrong = (doctor.Finding("inbox", ok, "0 wait", "see its log") for ok in (True, False))
+    assert (doctor.plain(well)["advice"], doctor.plain(wrong)["advice"]) == ("", "see its log")
+
+
 def test_bugs_are_told_as_such(nowhere, capfd, monkeypatch):
     def broken(_option):
         raise RuntimeError("oh no")
@@ -81,6 +99,31 @@ def test_bugs_are_told_as_such(nowhere, capfd, monkeypatch):
     monkeypatch.setenv("MUSTER_DEBUG", "1")
     with pytest.raises(RuntimeError):
         main.run(["list"])
+
+
+QUEUES = "kind: Queue\napiVersion: scheduling.volcano.sh/v1beta1\nmetadata: {name: q%d}\n---\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--version"],  # little: told to nobody when the buffer is emptied
+        ["import", "volcano", "-"],  # more than a buffer holds
+        ["list", "--bogus"],
+    ],
+)
+def test_a_reader_that_has_gone_is_no_failure(arguments):
+    reads, writes = os.pipe()
+    os.close(reads)
+    text = "".join(QUEUES % n for n in range(2000))
+    done = subprocess.run(
+        [sys.executable, "-m", "muster.cli.main", *arguments],
+        input=text, stdout=writes, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    os.close(writes)
+    assert done.returncode == (Exit.USAGE if "--bogus" in arguments else Exit.OK)
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr
 
 
 def test_nearest_names():

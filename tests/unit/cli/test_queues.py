@@ -7,6 +7,7 @@ from google.protobuf import text_format
 
 from muster.api.v1 import queue_pb2
 from muster.cli import queue_options, queues, whatif
+from muster.cli.errors import CliError, Exit
 from muster.client import Queue
 
 QUEUE = """
@@ -54,3 +55,35 @@ def test_every_field_has_an_option_of_its_name():
 @pytest.mark.parametrize(("field", "value"), [("half_life", "0s"), ("weight", 0), ("fair_by", "USER")])
 def test_what_is_given_is_sent_even_if_it_is_nothing(field, value):
     assert queues.Fields(**{field: value}).given() == {field: value}
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"min_runtime": "-5m"}, "--min-runtime: '-5m' is not a duration"),
+        ({"min_runtime": "5"}, "--min-runtime: '5' is not a duration"),
+        ({"half_life": "xx"}, "--half-life: 'xx' is not a duration"),
+        ({"half_life": "99999999999d"}, "--half-life: '99999999999d' is longer than"),
+        ({"state": "OPNE"}, "--state: must be one of OPEN, CLOSED"),
+        ({"weight": 1 << 40}, "--weight: Value out of range"),
+        ({"per_user": ["running_jobs=-3"]}, '--per-user: running_jobs "-3" is not a number of jobs'),
+        ({"per_namespace": ["pending_jobs=99999999999"]}, "--per-namespace: "),
+        ({"limit": ["gpu"]}, '--limit "gpu" is not key=value'),
+    ],
+)
+def test_a_wrong_option_is_named(fields, said):
+    with pytest.raises(CliError) as caught:
+        queues.Fields(**fields).given()
+    assert caught.value.message.startswith(said)
+    assert caught.value.code == Exit.USAGE
+
+
+def test_of_what_each_user_may_have_the_parts_that_are_given_change():
+    current = queue_pb2.Queue(
+        path="a", per_user=queue_pb2.Allowance(pending_jobs=5, running_jobs=2, resources={"cpu": "8"})
+    )
+    given = queues.Fields(per_user=["running_jobs=3,gpu=4", "cpu=none"]).given()
+    after = queues.settled(current, given)["per_user"]
+    assert after == {"pending_jobs": 5, "running_jobs": 3, "resources": {"nvidia.com/gpu": "4"}}
+    wanted = whatif.changed(current, given)
+    assert wanted.per_user == queue_pb2.Allowance(pending_jobs=5, running_jobs=3, resources={"nvidia.com/gpu": "4"})

@@ -69,6 +69,19 @@ def test_all_or_nothing(world):
     assert [q.spec for q in world.state.queues.subtree()] == [q.spec for q in ledger.subtree()]
 
 
+def test_what_is_guaranteed_further_down_counts(world):
+    wanted = {"p": spec(limit=cpu(4)), "p/m": spec(), "p/m/l": spec(guaranteed=cpu(9))}
+    done, found = change(world, wanted)
+    refusal = world.reject(done)
+    assert (refusal.field, refusal.rule) == ('queues["p"].limit.cpu', "Q1")
+    assert found == ()
+
+
+def test_a_refusal_names_the_queue_among_many(world):
+    done, _ = change(world, {"a": spec(), "b": spec(weight=-1)})
+    assert world.reject(done).field == 'queues["b"].weight'
+
+
 def test_a_stale_revision_refuses_all(world):
     commands = plan(world.state.queues, {"research": spec(weight=3), "x": spec()})
     world.queue("research", weight=2)
@@ -89,7 +102,7 @@ def test_limits_are_compared_with_guarantees_only_in_the_tree_that_comes_out(wor
     _, found = change(world, {"org/a": spec(guaranteed=cpu(2)), "org/b": spec(guaranteed=cpu(8))})
     assert [d.path for d in found] == ["org/a", "org/b"]
     done, found = change(world, {"org/a": spec(guaranteed=cpu(3))})
-    assert world.reject(done).field == "limit.cpu"
+    assert world.reject(done).field == 'queues["org"].limit.cpu'
     assert found == ()
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import msgspec
 import pytest
 
 from muster.core import commands as c
+from muster.core import promises
+from muster.core import transitions as tr
 from muster.core.limits import QUEUE_DEPTH_MAX
-from muster.core.model import Allowance, JobState
+from muster.core.model import Allowance, JobState, QueueSpec
 
 
 def paths(world):
@@ -73,6 +78,84 @@ def test_an_unknown_parent_is_refused_with_the_nearest(world):
 def test_settings_are_refused_by_field(world, field, value, code):
     refusal = world.reject(world.queue("batch", **{field: value}))
     assert (refusal.code, refusal.field.split(".")[0]) == (code, field.removesuffix("_ms"))
+
+
+def cpu(amount):
+    return (("cpu", amount),)
+
+
+def test_what_is_guaranteed_further_down_counts_against_a_limit(world):
+    world.queue("p", limit=cpu(4))
+    world.queue("p/m")
+    refusal = world.reject(world.queue("p/m/l", guaranteed=cpu(9)))
+    assert (refusal.field, refusal.rule) == ("guaranteed.cpu", "Q1")
+    assert refusal.message == 'queue "p" may use 0.004, its children are guaranteed 0.009 cpu'
+    assert world.queue("p/m/l", guaranteed=cpu(4))
+    assert world.reject(world.queue("p/n", guaranteed=cpu(1))).field == "guaranteed.cpu"
+    assert world.reject(world.queue("p", limit=cpu(3))).field == "limit.cpu"
+    assert world.queue("p/m", guaranteed=cpu(4))  # its own, of which the leaf has all: nothing more than before
+    assert world.reject(world.queue("p/m", guaranteed=cpu(5))).field == "guaranteed.cpu"
+
+
+def test_a_guarantee_moves_within_a_limit_but_not_below_a_smaller_one(world):
+    world.queue("p", limit=cpu(4))
+    for path in ("p/a", "p/b", "p/b/small"):
+        world.queue(path, limit=cpu(1) if path.endswith("small") else ())
+    world.queue("p/a/x", guaranteed=cpu(4))
+    assert world.queue("p/a/x", to="p/b/x", guaranteed=cpu(4))
+    assert world.queue("p/b/x", to="p/x", guaranteed=cpu(4))
+    refusal = world.reject(world.queue("p/x", to="p/b/small/x", guaranteed=cpu(4)))
+    assert (refusal.field, refusal.rule) == ("new_path", "Q1")
+
+
+def promised(tree, queue):
+    below = sum(promised(tree, tree.by_id[child]) for child in queue.children.values())
+    return max(dict(queue.spec.guaranteed).get("cpu", 0), below)
+
+
+def fits(tree):
+    return all(
+        sum(promised(tree, tree.by_id[child]) for child in queue.children.values()) <= most
+        for queue in tree.subtree()
+        for _, most in queue.spec.limit
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_exactly_the_changes_that_break_a_limit_are_refused(world, seed):
+    random = Random(seed)
+    paths = ["research"] + [f"q{n}" for n in range(3)]
+    refused = 0
+    for path in paths[1:]:
+        world.queue(path)
+    for step in range(120):
+        tree, path = world.state.queues, random.choice(paths)
+        above = random.choice(paths)
+        if random.random() < 0.4:
+            to, path = f"{above}/n{step}", path if random.random() < 0.5 else f"{above}/n{step}"
+        else:
+            to = path
+        amounts = {"guaranteed": cpu(random.choice([0, 1, 2, 3]))}
+        amounts["limit"] = cpu(random.choice([3, 3, 4, 6])) if random.random() < 0.6 else ()
+        done = world.queue(path, to="" if to == path else to, **amounts)
+        refusals = [t for t in done if isinstance(t, tr.CommandRefused)]
+        assert fits(tree)
+        assert all(dict(promises.promised(tree, q.id)).get("cpu", 0) == promised(tree, q) for q in tree.subtree())
+        if not refusals:
+            paths = [q.path for q in world.state.queues.subtree()]
+            continue
+        if "children are guaranteed" not in refusals[0].message:
+            continue
+        refused += 1
+        trial = tree.copy()
+        old, (parent, _, name) = trial.find(path), to.rpartition("/")
+        fields = {"parent": trial.find(parent).id if parent else "", "name": name, **amounts}
+        if old is None:
+            trial.put(QueueSpec(id=f"q{trial.next_number}", **fields))
+        else:
+            trial.put(msgspec.structs.replace(old.spec, **fields))
+        assert not fits(trial)
+    assert refused
 
 
 def test_depth_is_limited(world):

@@ -187,21 +187,36 @@ def test_looking_at_all_nodes_at_once_says_what_each_node_says(random):
 
 
 @pytest.mark.parametrize(
-    ("gang", "says"),
+    ("gang", "field", "says"),
     [
-        ([group("w", 1, cpu=17)], "a pod asks for 17 cpu; the largest node it may use in c has 16"),
-        ([group("w", 3, cpu=10)], "needs 3 pods at once; cluster c takes 2 when empty"),
-        ([group("w", 1, gpu=5000)], "a pod asks for 5 gpu; the largest node it may use in c has 4"),
-        ([group("w", 1, gpu=1500)], "1.5 devices"),
-        ([group("w", 1, cpu=1, node_selector=(("x", "y"),))], "no node of cluster c matches"),
-        ([group("p", 1, cpu=16), group("w", 2, cpu=9)], "needs 34 cpu in all; cluster c has 32"),
-        ([TaskGroup("w", 1, 1, (("example.com/none", 1),))], "the largest node it may use in c has 0"),
-        ([group("w", 1, memory=60, gpu=1000)], "has all a pod asks for at once"),
+        (
+            [group("w", 1, cpu=17)],
+            "[0].resources.cpu",
+            "a pod asks for 17 cpu; the largest node it may use in c has 16",
+        ),
+        ([group("w", 3, cpu=10)], "[0].replicas", "needs 3 pods at once; cluster c takes 2 when empty"),
+        (
+            [group("v", 1), group("w", 1, gpu=5000)],
+            "[1].resources.nvidia.com/gpu",
+            "a pod asks for 5 gpu; the largest node it may use in c has 4",
+        ),
+        ([group("w", 1, gpu=1500)], "[0].resources", "1.5 devices"),
+        ([group("w", 1, cpu=1, node_selector=(("x", "y"),))], "[0].node_selector", "no node of cluster c matches"),
+        ([group("p", 1, cpu=16), group("w", 2, cpu=9)], "[1].resources.cpu", "needs 34 cpu in all; cluster c has 32"),
+        (
+            [TaskGroup("w", 1, 1, (("example.com/none", 1),))],
+            "[0].resources.example.com/none",
+            "the largest node it may use in c has 0",
+        ),
+        ([group("w", 1, memory=60, gpu=1000)], "[0].resources", "has all a pod asks for at once"),
     ],
 )
-def test_what_can_never_fit_is_said(gang, says):
+def test_what_can_never_fit_is_said(gang, field, says):
     table = table_of(node("a"), node("b", memory=32, devices=4))
-    assert says in (never_fits(table, gang) or "")
+    never = never_fits(table, gang)
+    assert never is not None
+    assert never.field == f"tasks{field}"
+    assert says in never.message
 
 
 def test_what_fits_an_empty_cluster_may_wait():

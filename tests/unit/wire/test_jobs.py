@@ -317,7 +317,7 @@ def test_a_mistake_in_a_remembered_group_names_its_place_each_time() -> None:
 # --- memory of jobs -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trace", ["", "00-1-1-01"])
+@pytest.mark.parametrize("trace", ["", "00-" + "1" * 32 + "-" + "2" * 16 + "-01"])
 def test_a_job_that_is_known_but_for_its_name_reads_as_if_it_were_new(trace: str) -> None:
     reader = JobReader()
     fields: dict[str, object] = {"labels": {"team": "vision"}, "priority": 3, "trace_context": trace}
@@ -328,3 +328,28 @@ def test_a_job_that_is_known_but_for_its_name_reads_as_if_it_were_new(trace: str
         assert reader.to_core(job, number, later) == JobReader().to_core(job, number, later)
         assert job.name == name
     assert reader.to_core(spec(**fields | {"priority": 4}), 0, later).priority == 4
+
+
+@pytest.mark.parametrize(
+    "trace", ["bogus", "00-" + "0" * 32 + "-" + "2" * 16 + "-01", "ff-" + "1" * 32 + "-" + "2" * 16 + "-01"]
+)
+def test_a_trace_that_nobody_could_follow_is_refused(trace: str) -> None:
+    assert refusal(spec(trace_context=trace)).field == "trace_context"
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"annotations": {"a": "y" * (1 << 19)}}, "annotations"),
+        ({"template": '{"spec": {"x": "' + "y" * (1 << 19) + '"}}'}, "template"),
+    ],
+)
+def test_a_job_that_is_too_large_names_what_makes_it_so(fields: dict[str, object], field: str) -> None:
+    error = refusal(spec(**fields))
+    assert (error.field, error.rule) == (field, "LOG-8")
+
+
+def test_of_the_groups_of_a_large_job_the_template_is_named() -> None:
+    job = one_group()
+    job.tasks[0].template = '{"spec": {"x": "' + "y" * (1 << 19) + '"}}'
+    assert refusal(job).field == "tasks[0].template"

@@ -28,7 +28,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from muster.api.v1 import job_pb2 as muster_dot_api_dot_v1_dot_job__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19muster/api/v1/admin.proto\x12\rmuster.api.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17muster/api/v1/job.proto\"\xf2\x01\n\rPriorityClass\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05\x12\x38\n\x06labels\x18\x03 \x03(\x0b\x32(.muster.api.v1.PriorityClass.LabelsEntry\x12.\n\x0bmin_runtime\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08max_wait\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x81\x01\n\x1aUpsertPriorityClassRequest\x12\x1c\n\nrequest_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12\x34\n\x0epriority_class\x18\x02 \x01(\x0b\x32\x1c.muster.api.v1.PriorityClass\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"S\n\x1bUpsertPriorityClassResponse\x12\x34\n\x0einbox_position\x18\x01 \x01(\x0b\x32\x1c.muster.api.v1.InboxPosition\"\x1c\n\x1aListPriorityClassesRequest\"U\n\x1bListPriorityClassesResponse\x12\x36\n\x10priority_classes\x18\x01 \x03(\x0b\x32\x1c.muster.api.v1.PriorityClass\"\x86\x03\n\x0bReservation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x05start\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05queue\x18\x04 \x01(\t\x12\r\n\x05nodes\x18\x05 \x01(\r\x12\x43\n\rnode_selector\x18\x06 \x03(\x0b\x32,.muster.api.v1.Reservation.NodeSelectorEntry\x12<\n\tresources\x18\x07 \x03(\x0b\x32).muster.api.v1.Reservation.ResourcesEntry\x12\r\n\x05users\x18\x08 \x03(\t\x1a\x33\n\x11NodeSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x30\n\x0eResourcesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"z\n\x18UpsertReservationRequest\x12\x1c\n\nrequest_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12/\n\x0breservation\x18\x02 \x01(\x0b\x32\x1a.muster.api.v1.Reservation\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"Q\n\x19UpsertReservationResponse\x12\x34\n\x0einbox_position\x18\x01 \x01(\x0b\x32\x1c.muster.api.v1.InboxPosition\"W\n\x18\x44\x65leteReservationRequest\x12\x1c\n\nrequest_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"Q\n\x19\x44\x65leteReservationResponse\x12\x34\n\x0einbox_position\x18\x01 \x01(\x0b\x32\x1c.muster.api.v1.InboxPosition\"\x19\n\x17ListReservationsRequest\"L\n\x18ListReservationsResponse\x12\x30\n\x0creservations\x18\x01 \x03(\x0b\x32\x1a.muster.api.v1.Reservation\"s\n\x11\x43ordonNodeRequest\x12\x1c\n\nrequest_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x10\n\x08\x63ordoned\x18\x04 \x01(\x08\x12\x0f\n\x07\x64ry_run\x18\x05 \x01(\x08\"J\n\x12\x43ordonNodeResponse\x12\x34\n\x0einbox_position\x18\x01 \x01(\x0b\x32\x1c.muster.api.v1.InboxPosition2\xf2\x04\n\x0c\x41\x64minService\x12l\n\x13UpsertPriorityClass\x12).muster.api.v1.UpsertPriorityClassRequest\x1a*.muster.api.v1.UpsertPriorityClassResponse\x12l\n\x13ListPriorityClasses\x12).muster.api.v1.ListPriorityClassesRequest\x1a*.muster.api.v1.ListPriorityClassesResponse\x12\x66\n\x11UpsertReservation\x12\'.muster.api.v1.UpsertReservationRequest\x1a(.muster.api.v1.UpsertReservationResponse\x12\x66\n\x11\x44\x65leteReservation\x12\'.muster.api.v1.DeleteReservationRequest\x1a(.muster.api.v1.DeleteReservationResponse\x12\x63\n\x10ListReservations\x12&.muster.api.v1.ListReservationsRequest\x1a\'.muster.api.v1.ListReservationsResponse\x12Q\n\nCordonNode\x12 .muster.api.v1.CordonNodeRequest\x1a!.muster.api.v1.CordonNodeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19muster/api/v1/admin.proto\x12\rmuster.api.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17muster/api/v1/job.proto\"\xf2\x01\n\rPriorityClass\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x05\x12\x38\n\x06labels\x18\x03 \x03(\x0b\x32(.muster.api.v1.PriorityClass.LabelsEntry\x12.\n\x0bmin_runtime\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08max_wait\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x1a-\n\x0bLabelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x81\x01\n\x1aUpsertPriorityClassRequest\x12\x1c\n\nrequest_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12\x34\n\x0epriority_class\x18\x02 \x01(\x0b\x32\x1c.muster.api.v1.PriorityClass\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"S\n\x1bUpsertPriorityClassResponse\x12\x34\n\x0einbox_position\x18\x01 \x01(\x0b\x32\x1c.muster.api.v1.InboxPosition\"Y\n\x1a\x44\x65letePriorityClassRequest\x12\x1c\n\nrequest_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"S\n\x1b\x44\x65letePriorityClassResponse\x12\x34\n\x0einbox_position\x18\x01 \x01(\x0b\x32\x1c.muster.api.v1.InboxPosition\"\x1c\n\x1aListPriorityClassesRequest\"U\n\x1bListPriorityClassesResponse\x12\x36\n\x10priority_classes\x18\x01 \x03(\x0b\x32\x1c.muster.api.v1.PriorityClass\"\x86\x03\n\x0bReservation\x12\x0c\n\x04name\x18\x01 \x01(\t\x12)\n\x05start\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\r\n\x05queue\x18\x04 \x01(\t\x12\r\n\x05nodes\x18\x05 \x01(\r\x12\x43\n\rnode_selector\x18\x06 \x03(\x0b\x32,.muster.api.v1.Reservation.NodeSelectorEntry\x12<\n\tresources\x18\x07 \x03(\x0b\x32).muster.api.v1.Reservation.ResourcesEntry\x12\r\n\x05users\x18\x08 \x03(\t\x1a\x33\n\x11NodeSelectorEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x30\n\x0eResourcesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"z\n\x18UpsertReservationRequest\x12\x1c\n\nrequest_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12/\n\x0breservation\x18\x02 \x01(\x0b\x32\x1a.muster.api.v1.Reservation\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"Q\n\x19UpsertReservationResponse\x12\x34\n\x0einbox_position\x18\x01 \x01(\x0b\x32\x1c.muster.api.v1.InboxPosition\"W\n\x18\x44\x65leteReservationRequest\x12\x1c\n\nrequest_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"Q\n\x19\x44\x65leteReservationResponse\x12\x34\n\x0einbox_position\x18\x01 \x01(\x0b\x32\x1c.muster.api.v1.InboxPosition\"\x19\n\x17ListReservationsRequest\"L\n\x18ListReservationsResponse\x12\x30\n\x0creservations\x18\x01 \x03(\x0b\x32\x1a.muster.api.v1.Reservation\"s\n\x11\x43ordonNodeRequest\x12\x1c\n\nrequest_id\x18\x01 \x01(\tB\x08\xbaH\x05r\x03\x18\x80\x01\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x0c\n\x04node\x18\x03 \x01(\t\x12\x10\n\x08\x63ordoned\x18\x04 \x01(\x08\x12\x0f\n\x07\x64ry_run\x18\x05 \x01(\x08\"J\n\x12\x43ordonNodeResponse\x12\x34\n\x0einbox_position\x18\x01 \x01(\x0b\x32\x1c.muster.api.v1.InboxPosition2\xe0\x05\n\x0c\x41\x64minService\x12l\n\x13UpsertPriorityClass\x12).muster.api.v1.UpsertPriorityClassRequest\x1a*.muster.api.v1.UpsertPriorityClassResponse\x12l\n\x13ListPriorityClasses\x12).muster.api.v1.ListPriorityClassesRequest\x1a*.muster.api.v1.ListPriorityClassesResponse\x12l\n\x13\x44\x65letePriorityClass\x12).muster.api.v1.DeletePriorityClassRequest\x1a*.muster.api.v1.DeletePriorityClassResponse\x12\x66\n\x11UpsertReservation\x12\'.muster.api.v1.UpsertReservationRequest\x1a(.muster.api.v1.UpsertReservationResponse\x12\x66\n\x11\x44\x65leteReservation\x12\'.muster.api.v1.DeleteReservationRequest\x1a(.muster.api.v1.DeleteReservationResponse\x12\x63\n\x10ListReservations\x12&.muster.api.v1.ListReservationsRequest\x1a\'.muster.api.v1.ListReservationsResponse\x12Q\n\nCordonNode\x12 .muster.api.v1.CordonNodeRequest\x1a!.muster.api.v1.CordonNodeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,6 +39,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PRIORITYCLASS_LABELSENTRY']._serialized_options = b'8\001'
   _globals['_UPSERTPRIORITYCLASSREQUEST'].fields_by_name['request_id']._loaded_options = None
   _globals['_UPSERTPRIORITYCLASSREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\005r\003\030\200\001'
+  _globals['_DELETEPRIORITYCLASSREQUEST'].fields_by_name['request_id']._loaded_options = None
+  _globals['_DELETEPRIORITYCLASSREQUEST'].fields_by_name['request_id']._serialized_options = b'\272H\005r\003\030\200\001'
   _globals['_RESERVATION_NODESELECTORENTRY']._loaded_options = None
   _globals['_RESERVATION_NODESELECTORENTRY']._serialized_options = b'8\001'
   _globals['_RESERVATION_RESOURCESENTRY']._loaded_options = None
@@ -57,32 +59,36 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UPSERTPRIORITYCLASSREQUEST']._serialized_end=538
   _globals['_UPSERTPRIORITYCLASSRESPONSE']._serialized_start=540
   _globals['_UPSERTPRIORITYCLASSRESPONSE']._serialized_end=623
-  _globals['_LISTPRIORITYCLASSESREQUEST']._serialized_start=625
-  _globals['_LISTPRIORITYCLASSESREQUEST']._serialized_end=653
-  _globals['_LISTPRIORITYCLASSESRESPONSE']._serialized_start=655
-  _globals['_LISTPRIORITYCLASSESRESPONSE']._serialized_end=740
-  _globals['_RESERVATION']._serialized_start=743
-  _globals['_RESERVATION']._serialized_end=1133
-  _globals['_RESERVATION_NODESELECTORENTRY']._serialized_start=1032
-  _globals['_RESERVATION_NODESELECTORENTRY']._serialized_end=1083
-  _globals['_RESERVATION_RESOURCESENTRY']._serialized_start=1085
-  _globals['_RESERVATION_RESOURCESENTRY']._serialized_end=1133
-  _globals['_UPSERTRESERVATIONREQUEST']._serialized_start=1135
-  _globals['_UPSERTRESERVATIONREQUEST']._serialized_end=1257
-  _globals['_UPSERTRESERVATIONRESPONSE']._serialized_start=1259
-  _globals['_UPSERTRESERVATIONRESPONSE']._serialized_end=1340
-  _globals['_DELETERESERVATIONREQUEST']._serialized_start=1342
-  _globals['_DELETERESERVATIONREQUEST']._serialized_end=1429
-  _globals['_DELETERESERVATIONRESPONSE']._serialized_start=1431
-  _globals['_DELETERESERVATIONRESPONSE']._serialized_end=1512
-  _globals['_LISTRESERVATIONSREQUEST']._serialized_start=1514
-  _globals['_LISTRESERVATIONSREQUEST']._serialized_end=1539
-  _globals['_LISTRESERVATIONSRESPONSE']._serialized_start=1541
-  _globals['_LISTRESERVATIONSRESPONSE']._serialized_end=1617
-  _globals['_CORDONNODEREQUEST']._serialized_start=1619
-  _globals['_CORDONNODEREQUEST']._serialized_end=1734
-  _globals['_CORDONNODERESPONSE']._serialized_start=1736
-  _globals['_CORDONNODERESPONSE']._serialized_end=1810
-  _globals['_ADMINSERVICE']._serialized_start=1813
-  _globals['_ADMINSERVICE']._serialized_end=2439
+  _globals['_DELETEPRIORITYCLASSREQUEST']._serialized_start=625
+  _globals['_DELETEPRIORITYCLASSREQUEST']._serialized_end=714
+  _globals['_DELETEPRIORITYCLASSRESPONSE']._serialized_start=716
+  _globals['_DELETEPRIORITYCLASSRESPONSE']._serialized_end=799
+  _globals['_LISTPRIORITYCLASSESREQUEST']._serialized_start=801
+  _globals['_LISTPRIORITYCLASSESREQUEST']._serialized_end=829
+  _globals['_LISTPRIORITYCLASSESRESPONSE']._serialized_start=831
+  _globals['_LISTPRIORITYCLASSESRESPONSE']._serialized_end=916
+  _globals['_RESERVATION']._serialized_start=919
+  _globals['_RESERVATION']._serialized_end=1309
+  _globals['_RESERVATION_NODESELECTORENTRY']._serialized_start=1208
+  _globals['_RESERVATION_NODESELECTORENTRY']._serialized_end=1259
+  _globals['_RESERVATION_RESOURCESENTRY']._serialized_start=1261
+  _globals['_RESERVATION_RESOURCESENTRY']._serialized_end=1309
+  _globals['_UPSERTRESERVATIONREQUEST']._serialized_start=1311
+  _globals['_UPSERTRESERVATIONREQUEST']._serialized_end=1433
+  _globals['_UPSERTRESERVATIONRESPONSE']._serialized_start=1435
+  _globals['_UPSERTRESERVATIONRESPONSE']._serialized_end=1516
+  _globals['_DELETERESERVATIONREQUEST']._serialized_start=1518
+  _globals['_DELETERESERVATIONREQUEST']._serialized_end=1605
+  _globals['_DELETERESERVATIONRESPONSE']._serialized_start=1607
+  _globals['_DELETERESERVATIONRESPONSE']._serialized_end=1688
+  _globals['_LISTRESERVATIONSREQUEST']._serialized_start=1690
+  _globals['_LISTRESERVATIONSREQUEST']._serialized_end=1715
+  _globals['_LISTRESERVATIONSRESPONSE']._serialized_start=1717
+  _globals['_LISTRESERVATIONSRESPONSE']._serialized_end=1793
+  _globals['_CORDONNODEREQUEST']._serialized_start=1795
+  _globals['_CORDONNODEREQUEST']._serialized_end=1910
+  _globals['_CORDONNODERESPONSE']._serialized_start=1912
+  _globals['_CORDONNODERESPONSE']._serialized_end=1986
+  _globals['_ADMINSERVICE']._serialized_start=1989
+  _globals['_ADMINSERVICE']._serialized_end=2725
 # @@protoc_insertion_point(module_scope)

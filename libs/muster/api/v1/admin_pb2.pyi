@@ -128,6 +128,55 @@ class UpsertPriorityClassResponse(_message.Message):
 Global___UpsertPriorityClassResponse: _TypeAlias = UpsertPriorityClassResponse  # noqa: Y015
 
 @_typing.final
+class DeletePriorityClassRequest(_message.Message):
+    """DeletePriorityClassRequest names a class."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    name: _builtins.str
+    dry_run: _builtins.bool
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "name", b"name", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePriorityClassRequest: _TypeAlias = DeletePriorityClassRequest  # noqa: Y015
+
+@_typing.final
+class DeletePriorityClassResponse(_message.Message):
+    """DeletePriorityClassResponse answers DeletePriorityClass."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INBOX_POSITION_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def inbox_position(self) -> _job_pb2.InboxPosition: ...
+    def __init__(
+        self,
+        *,
+        inbox_position: _job_pb2.InboxPosition | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["inbox_position", b"inbox_position"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inbox_position", b"inbox_position"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeletePriorityClassResponse: _TypeAlias = DeletePriorityClassResponse  # noqa: Y015
+
+@_typing.final
 class ListPriorityClassesRequest(_message.Message):
     """ListPriorityClassesRequest asks for all."""
 

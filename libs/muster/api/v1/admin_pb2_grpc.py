@@ -45,6 +45,11 @@ class AdminServiceStub:
                 request_serializer=muster_dot_api_dot_v1_dot_admin__pb2.ListPriorityClassesRequest.SerializeToString,
                 response_deserializer=muster_dot_api_dot_v1_dot_admin__pb2.ListPriorityClassesResponse.FromString,
                 _registered_method=True)
+        self.DeletePriorityClass = channel.unary_unary(
+                '/muster.api.v1.AdminService/DeletePriorityClass',
+                request_serializer=muster_dot_api_dot_v1_dot_admin__pb2.DeletePriorityClassRequest.SerializeToString,
+                response_deserializer=muster_dot_api_dot_v1_dot_admin__pb2.DeletePriorityClassResponse.FromString,
+                _registered_method=True)
         self.UpsertReservation = channel.unary_unary(
                 '/muster.api.v1.AdminService/UpsertReservation',
                 request_serializer=muster_dot_api_dot_v1_dot_admin__pb2.UpsertReservationRequest.SerializeToString,
@@ -79,6 +84,13 @@ class AdminServiceServicer:
 
     def ListPriorityClasses(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeletePriorityClass(self, request, context):
+        """DeletePriorityClass forgets a class; jobs keep the priority they have.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -120,6 +132,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.ListPriorityClasses,
                     request_deserializer=muster_dot_api_dot_v1_dot_admin__pb2.ListPriorityClassesRequest.FromString,
                     response_serializer=muster_dot_api_dot_v1_dot_admin__pb2.ListPriorityClassesResponse.SerializeToString,
+            ),
+            'DeletePriorityClass': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeletePriorityClass,
+                    request_deserializer=muster_dot_api_dot_v1_dot_admin__pb2.DeletePriorityClassRequest.FromString,
+                    response_serializer=muster_dot_api_dot_v1_dot_admin__pb2.DeletePriorityClassResponse.SerializeToString,
             ),
             'UpsertReservation': grpc.unary_unary_rpc_method_handler(
                     servicer.UpsertReservation,
@@ -197,6 +214,33 @@ class AdminService:
             '/muster.api.v1.AdminService/ListPriorityClasses',
             muster_dot_api_dot_v1_dot_admin__pb2.ListPriorityClassesRequest.SerializeToString,
             muster_dot_api_dot_v1_dot_admin__pb2.ListPriorityClassesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeletePriorityClass(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/muster.api.v1.AdminService/DeletePriorityClass',
+            muster_dot_api_dot_v1_dot_admin__pb2.DeletePriorityClassRequest.SerializeToString,
+            muster_dot_api_dot_v1_dot_admin__pb2.DeletePriorityClassResponse.FromString,
             options,
             channel_credentials,
             insecure,

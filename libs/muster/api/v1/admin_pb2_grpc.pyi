@@ -35,6 +35,8 @@ class AdminServiceStub:
     def __new__(cls, channel: _aio.Channel) -> AdminServiceAsyncStub: ...
     UpsertPriorityClass: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpsertPriorityClassRequest, _admin_pb2.UpsertPriorityClassResponse]
     ListPriorityClasses: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListPriorityClassesRequest, _admin_pb2.ListPriorityClassesResponse]
+    DeletePriorityClass: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeletePriorityClassRequest, _admin_pb2.DeletePriorityClassResponse]
+    """DeletePriorityClass forgets a class; jobs keep the priority they have."""
     UpsertReservation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UpsertReservationRequest, _admin_pb2.UpsertReservationResponse]
     DeleteReservation: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DeleteReservationRequest, _admin_pb2.DeleteReservationResponse]
     ListReservations: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListReservationsRequest, _admin_pb2.ListReservationsResponse]
@@ -48,6 +50,8 @@ class AdminServiceAsyncStub(AdminServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     UpsertPriorityClass: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpsertPriorityClassRequest, _admin_pb2.UpsertPriorityClassResponse]  # type: ignore[assignment]
     ListPriorityClasses: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListPriorityClassesRequest, _admin_pb2.ListPriorityClassesResponse]  # type: ignore[assignment]
+    DeletePriorityClass: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeletePriorityClassRequest, _admin_pb2.DeletePriorityClassResponse]  # type: ignore[assignment]
+    """DeletePriorityClass forgets a class; jobs keep the priority they have."""
     UpsertReservation: _aio.UnaryUnaryMultiCallable[_admin_pb2.UpsertReservationRequest, _admin_pb2.UpsertReservationResponse]  # type: ignore[assignment]
     DeleteReservation: _aio.UnaryUnaryMultiCallable[_admin_pb2.DeleteReservationRequest, _admin_pb2.DeleteReservationResponse]  # type: ignore[assignment]
     ListReservations: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListReservationsRequest, _admin_pb2.ListReservationsResponse]  # type: ignore[assignment]
@@ -70,6 +74,14 @@ class AdminServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _admin_pb2.ListPriorityClassesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ListPriorityClassesResponse, _abc.Awaitable[_admin_pb2.ListPriorityClassesResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeletePriorityClass(
+        self,
+        request: _admin_pb2.DeletePriorityClassRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DeletePriorityClassResponse, _abc.Awaitable[_admin_pb2.DeletePriorityClassResponse]]:
+        """DeletePriorityClass forgets a class; jobs keep the priority they have."""
 
     @_abc_1.abstractmethod
     def UpsertReservation(

@@ -313,7 +313,9 @@ class JobSpec(_message.Message):
     queue: _builtins.str
     """Path of a leaf queue, such as "research/vision"."""
     template: _builtins.str
-    """Pod template as JSON for the groups that have none of their own."""
+    """Pod template as JSON for the groups that have none of their own. A group without any runs Kubernetes' pause image,
+    which holds what it asks for and never ends by itself.
+    """
     priority: _builtins.int
     """Higher goes first."""
     preemptible: _builtins.bool
@@ -341,7 +343,7 @@ class JobSpec(_message.Message):
     max_retries: _builtins.int
     """RESERVED: restarts before the job fails."""
     trace_context: _builtins.str
-    """W3C traceparent. Absent: taken from the call's metadata."""
+    """W3C traceparent; what is none is refused. Absent: taken from the call's metadata."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskGroup]:
         """The roles of the job; it starts when every group's minimum is placed (rule G1)."""
@@ -352,7 +354,9 @@ class JobSpec(_message.Message):
 
     @_builtins.property
     def max_wait(self) -> _duration_pb2.Duration:
-        """After this wait the job goes to the front of its queue (rule B3)."""
+        """After this wait the job goes to the front of its queue (rule B3). Recorded and shown; the rule is not built yet, so
+        it changes nothing today.
+        """
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
@@ -1057,8 +1061,11 @@ class Job(_message.Message):
     ID_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
     STATUS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """32 hex digits (LOG-11)."""
+    revision: _builtins.int
+    """RESERVED: counts changes of the spec (UpdateJob). 0 until jobs can be changed."""
     @_builtins.property
     def spec(self) -> Global___JobSpec: ...
     @_builtins.property
@@ -1069,10 +1076,11 @@ class Job(_message.Message):
         id: _builtins.str = ...,
         spec: Global___JobSpec | None = ...,
         status: Global___JobStatus | None = ...,
+        revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec", "status", b"status"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "spec", b"spec", "status", b"status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "revision", b"revision", "spec", b"spec", "status", b"status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

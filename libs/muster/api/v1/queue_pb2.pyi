@@ -223,7 +223,7 @@ class Queue(_message.Message):
     path: _builtins.str
     """Path from the root, such as "research/vision"."""
     id: _builtins.str
-    """Set by the server, never changes."""
+    """Set by the server, never changes. Ignored in requests, as are revision and status."""
     revision: _builtins.int
     """Counts changes; set by the server."""
     weight: _builtins.int

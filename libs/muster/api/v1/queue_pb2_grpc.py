@@ -27,6 +27,10 @@ if _version_not_supported:
 
 class QueueServiceStub:
     """QueueService creates, reads, changes and deletes queues. Writes answer once the cell has decided.
+
+    A request id names a write in the log and in traces; it does not make a repeated write a repeat. A create that is
+    sent again after it was done answers ALREADY_EXISTS, a delete NOT_FOUND, an update with expected_revision ABORTED;
+    an update or an ApplyQueues without one changes nothing the second time. Read the queue to tell.
     """
 
     def __init__(self, channel):
@@ -74,6 +78,10 @@ class QueueServiceStub:
 
 class QueueServiceServicer:
     """QueueService creates, reads, changes and deletes queues. Writes answer once the cell has decided.
+
+    A request id names a write in the log and in traces; it does not make a repeated write a repeat. A create that is
+    sent again after it was done answers ALREADY_EXISTS, a delete NOT_FOUND, an update with expected_revision ABORTED;
+    an update or an ApplyQueues without one changes nothing the second time. Read the queue to tell.
     """
 
     def CreateQueue(self, request, context):
@@ -170,6 +178,10 @@ def add_QueueServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class QueueService:
     """QueueService creates, reads, changes and deletes queues. Writes answer once the cell has decided.
+
+    A request id names a write in the log and in traces; it does not make a repeated write a repeat. A create that is
+    sent again after it was done answers ALREADY_EXISTS, a delete NOT_FOUND, an update with expected_revision ABORTED;
+    an update or an ApplyQueues without one changes nothing the second time. Read the queue to tell.
     """
 
     @staticmethod

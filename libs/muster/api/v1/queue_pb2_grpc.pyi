@@ -27,7 +27,12 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class QueueServiceStub:
-    """QueueService creates, reads, changes and deletes queues. Writes answer once the cell has decided."""
+    """QueueService creates, reads, changes and deletes queues. Writes answer once the cell has decided.
+
+    A request id names a write in the log and in traces; it does not make a repeated write a repeat. A create that is
+    sent again after it was done answers ALREADY_EXISTS, a delete NOT_FOUND, an update with expected_revision ABORTED;
+    an update or an ApplyQueues without one changes nothing the second time. Read the queue to tell.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -47,7 +52,12 @@ class QueueServiceStub:
 
 @_typing.type_check_only
 class QueueServiceAsyncStub(QueueServiceStub):
-    """QueueService creates, reads, changes and deletes queues. Writes answer once the cell has decided."""
+    """QueueService creates, reads, changes and deletes queues. Writes answer once the cell has decided.
+
+    A request id names a write in the log and in traces; it does not make a repeated write a repeat. A create that is
+    sent again after it was done answers ALREADY_EXISTS, a delete NOT_FOUND, an update with expected_revision ABORTED;
+    an update or an ApplyQueues without one changes nothing the second time. Read the queue to tell.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateQueue: _aio.UnaryUnaryMultiCallable[_queue_pb2.CreateQueueRequest, _queue_pb2.CreateQueueResponse]  # type: ignore[assignment]
@@ -63,7 +73,12 @@ class QueueServiceAsyncStub(QueueServiceStub):
     """GetShares says for every queue of a subtree and every resource what is guaranteed, deserved, used, borrowed and lent."""
 
 class QueueServiceServicer(metaclass=_abc_1.ABCMeta):
-    """QueueService creates, reads, changes and deletes queues. Writes answer once the cell has decided."""
+    """QueueService creates, reads, changes and deletes queues. Writes answer once the cell has decided.
+
+    A request id names a write in the log and in traces; it does not make a repeated write a repeat. A create that is
+    sent again after it was done answers ALREADY_EXISTS, a delete NOT_FOUND, an update with expected_revision ABORTED;
+    an update or an ApplyQueues without one changes nothing the second time. Read the queue to tell.
+    """
 
     @_abc_1.abstractmethod
     def CreateQueue(

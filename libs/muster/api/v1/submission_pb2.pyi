@@ -307,7 +307,7 @@ class UpdateJobRequest(_message.Message):
     request_id: _builtins.str
     job: _builtins.str
     expected_revision: _builtins.int
-    """0: whatever the revision is."""
+    """Job.revision as the caller has seen it. 0: whatever the revision is."""
     dry_run: _builtins.bool
     wait: Global___Wait.ValueType
     @_builtins.property
