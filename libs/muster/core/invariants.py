@@ -17,6 +17,7 @@ from muster.core.invariants_queues import check_counts
 from muster.core.jobs import GONE, SUCCEEDED, Job, may_grow
 from muster.core.lifecycle import CHARGED, TERMINAL
 from muster.core.model import EVERY_INDEX, JobState
+from muster.core.queues import Queue
 from muster.core.resources import DEVICE_MILLIS, PODS
 from muster.core.state import CellState, Hold
 from muster.core.timers import Due
@@ -327,8 +328,14 @@ def _check_quota_of_hold(state: CellState, job: Job, hold: Hold) -> None:
         if queue.spec.state in ("STOPPED", "DRAINING"):
             _fail(f"P5: {job.id} holds something although queue {queue.path} starts nothing")
         for resource, most in queue.spec.limit:
-            if resource in asked and queue.committed.get(resource, 0) > most:
+            if resource in asked and _stays(state, queue, resource) > most:
                 _fail(f"P5: {job.id} holds {resource} although queue {queue.path} may not use so much")
+
+
+def _stays(state: CellState, queue: Queue, resource: str) -> int:
+    """What is placed below the queue and not on its way out, for whatever reason, and what is held there."""
+    leaves = [state.potential.usage.get(below.id, {}) for below in state.queues.subtree(queue.id)]
+    return sum(usage.get(resource, 0) for by_priority in leaves for usage in by_priority.values())
 
 
 def _check_growth_of_hold(job: Job, hold: Hold) -> None:
