@@ -106,7 +106,7 @@ MUTANTS = (
         "services/binder/muster_binder/cache.py",
         "return epochs is not None and any(earlier < epoch for earlier in epochs)",
         "return False",
-        seeds=(9,),
+        seeds=(11,),
     ),
     Mutant(
         "unanswered-create-taken-for-failed",
@@ -122,7 +122,7 @@ MUTANTS = (
         "libs/muster/runtime/relay.py",
         "        expected_last_seq = self._stream_seq\n",
         "        expected_last_seq = (await self._events.info()).last_seq\n",
-        seeds=(1,),
+        seeds=(13,),
     ),
     Mutant(
         "repeated-request-queued-again",
