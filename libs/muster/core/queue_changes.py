@@ -104,7 +104,9 @@ def _one(draft: Draft, change: Change) -> None:
             queue_rules.delete(draft, change)
     except Rejected as why:
         named = f"{change.path}: " if change.path not in why.message else ""
-        raise Rejected(why.code, queue_rules.named(change.path, why.field), named + why.message, why.rule) from None
+        moved = why.field == "new_path"
+        field = "moves.new_path" if moved else queue_rules.named(change.path, why.field)
+        raise Rejected(why.code, field, named + why.message, why.rule) from None
 
 
 def differences(before: QueueTree, after: QueueTree) -> tuple[Difference, ...]:

@@ -82,6 +82,13 @@ def test_a_refusal_names_the_queue_among_many(world):
     assert world.reject(done).field == 'queues["b"].weight'
 
 
+def test_a_refusal_of_a_move_names_the_moves(world):
+    world.queue("team")
+    commands = plan(world.state.queues, {}, moves=[("team", "batch")])
+    world.queue("batch")
+    assert world.reject(world.cell.send(c.ChangeQueues(commands))).field == "moves.new_path"
+
+
 def test_a_stale_revision_refuses_all(world):
     commands = plan(world.state.queues, {"research": spec(weight=3), "x": spec()})
     world.queue("research", weight=2)
