@@ -68,6 +68,8 @@ def _short(draft: Draft, room: Room, one: Job) -> str:
         return "one more would exceed what its namespace or user is allowed"
     if protected(one) and room.above_entitlement(queue, need):
         return f"it cannot be reclaimed from, so it grows only within the entitlement of queue {queue.path}"
+    if protected(one) and any(room.over_claims(queue, need)):
+        return "it cannot be reclaimed from, so it leaves alone what other queues are guaranteed"
     if not room.entitled(one) and any(room.kept_by_lenders(need)):
         return f"queue {queue.path} would borrow what lenders keep back of their guarantees"
     if draft.overlay.place_gang(one.asks.tasks, cluster_mask=cluster_mask(one)) is None:

@@ -29,12 +29,14 @@ def _protected(state: CellState) -> dict[str, Totals]:
             continue
         hold = state.holds.get(job.id)
         stays = job.state in CHARGED and not job.victim
-        placement = hold.placement if hold is not None else job.placement if stays else ()
-        for pod in layout.each_pod(job.spec.tasks, placement):
-            if hold is not None or (job.phases[pod.position] not in OVER and pod.position not in job.leaving):
-                for resource, amount in job.spec.tasks[pod.group].requests:
-                    if resource != "pods":
-                        found[job.queue][resource] += amount
+        pods = list(layout.each_pod(job.spec.tasks, hold.placement)) if hold is not None else []
+        for pod in layout.each_pod(job.spec.tasks, job.placement if stays else ()):
+            if job.phases[pod.position] not in OVER and pod.position not in job.leaving:
+                pods.append(pod)
+        for pod in pods:
+            for resource, amount in job.spec.tasks[pod.group].requests:
+                if resource != "pods":
+                    found[job.queue][resource] += amount
     return {leaf: dict(totals) for leaf, totals in found.items()}
 
 

@@ -95,6 +95,13 @@ def test_what_the_victims_free_is_held_until_all_of_it_is_there(lender):
     assert (queue.usage["cpu"], queue.committed["cpu"]) == (8000, 8000)
 
 
+def test_a_job_that_cannot_be_reclaimed_from_grows_within_what_is_its_own(world, around):
+    lending(world, around, preemptible=False)
+    planned_for(world)
+    around.calm()
+    assert live(world) == 8
+
+
 def test_one_request_for_one_job(lender, around):
     asks = dict(lender.state.asks)
     assert list(asks) == [lender.id("e")]
