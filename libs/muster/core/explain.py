@@ -194,7 +194,7 @@ def _queued(state: CellState, job: Job, now_ms: int) -> Explanation:
     _places(state, job, draft.overlay, blockers, unblocked)
     never = draft.never_fits(job.gang, next(iter(cluster_mask(job) or ("",))))
     if never is not None:  # it was taken when the clusters were larger
-        message = f"it can never run on the clusters as they are now: {never}"
+        message = f"it can never run on the clusters as they are now: {never.message}"
         blockers.insert(0, Blocker("Q2", "never-fits", "", message=message))
     if job.not_before_ms > now_ms:
         unblocked.clear()  # it starts at no price before its pause is over
