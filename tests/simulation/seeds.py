@@ -29,6 +29,7 @@ ONCE_FAILED = (
     18,  # room that was held was given away
     35,  # a success lost in a deletion
     101,  # a create that came late, its sender had lost its partition for a moment
+    113,  # placed although it was to wait, when its request for growth was due
     129,  # a create on its way when the node it was for was removed
     152,  # a create that came late
 )

@@ -70,7 +70,7 @@ def _heads(draft: Draft, *, full: bool) -> Iterator[Head]:
         job = draft.job(entry[2])
         if job is None or entry[1] not in (Due.BACKOFF_OVER, Due.REQUEST_AGAIN) or timer_is_spent(state, entry):
             continue
-        if job.state is QUEUED:
+        if job.state is QUEUED and job.not_before_ms <= draft.now_ms:
             yield Head(draft.order_key(job), number, job, job.asks.minimum_map)
             number += 1
     for found in draft.fresh.classes.values():

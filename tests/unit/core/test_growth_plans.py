@@ -361,3 +361,20 @@ def test_no_request_is_lost_when_a_pass_is_paused(world, around):
     assert sorted(world.state.asks) == sorted(map(world.id, ("first", "second", *(f"e-{n}" for n in range(4)))))
     asked = sorted((ask.request, job) for job, ask in world.state.asks.items())
     assert {job for _, job in asked[:2]} == {world.id("first"), world.id("second")}
+
+
+def test_a_job_that_goes_back_when_it_would_ask_again_waits_out_its_pause(world, around):
+    """Its request is due at the moment at which its pods are lost: it is in no line yet."""
+    lending(world, around)
+    for n in range(2, 8):
+        world.pods(f"b-{n}", RUNNING)
+    around.entitle(lender=cpu(8000), borrower=cpu(8000))  # nobody is above that, so there is no plan
+    answer(world, around)
+    retry_ms = world.state.asks[world.id("e")].retry_at_ms
+    assert retry_ms > world.cell.now_ms
+    world.cell.now_ms = retry_ms
+    assert "JobPlaced" not in kinds(world.pods("e", GONE))
+    assert world.job("e").state is JobState.QUEUED
+    assert world.job("e").not_before_ms > world.state.now_ms
+    world.cell.wait(60_000)
+    assert world.job("e").charged
