@@ -43,6 +43,10 @@ FIELDS: Final[dict[str, Any]] = {
     ],
     "fair_by": Annotated[str, typer.Option(help="Between whom ordering FAIR is fair: NAMESPACE or USER.")],
     "min_runtime": Annotated[str, typer.Option(help="Its jobs are not preempted before they ran so long, e.g. 10m.")],
+    "preemption_backoff": Annotated[
+        str, typer.Option(help="How long a preempted job waits the first time, doubled each time, e.g. 30s.")
+    ],
+    "preemption_backoff_max": Annotated[str, typer.Option(help="How long it waits at most, e.g. 10m.")],
     "half_life": Annotated[
         str,
         typer.Option(

@@ -41,6 +41,8 @@ class Fields:
     per_user: Sequence[str] | None = None
     fair_by: str = ""
     min_runtime: str = ""
+    preemption_backoff: str = ""
+    preemption_backoff_max: str = ""
     half_life: str = ""
 
     def given(self) -> dict[str, Any]:
@@ -50,7 +52,8 @@ class Fields:
         for name in AMOUNTS:
             named[name] = quantities(getattr(self, name), f"--{name.replace('_', '-')}")
         named |= {"fair_by": self.fair_by or None, "min_runtime": self.min_runtime or None}
-        named["half_life"] = self.half_life or None
+        for name in ("half_life", "preemption_backoff", "preemption_backoff_max"):
+            named[name] = getattr(self, name) or None
         given = {name: value for name, value in named.items() if value is not None}
         settled(queue_pb2.Queue(), given)  # says what is wrong before anybody is asked
         return given
@@ -221,6 +224,11 @@ def portrait(queue: Queue, shares: queue_pb2.QueueShares) -> list[str]:
     lines.append(f" weight {weight}   priority {proto.priority}   ordering {ordering}   preemption {preemption}")
     if proto.HasField("min_runtime"):
         lines[1] += f"   min runtime {show.duration(proto.min_runtime.ToSeconds())}"
+    if proto.HasField("preemption_backoff") or proto.HasField("preemption_backoff_max"):
+        first, most = proto.preemption_backoff.ToSeconds(), proto.preemption_backoff_max.ToSeconds()
+        told = [f"from {show.duration(first)}"] if first else []
+        told += [f"up to {show.duration(most)}"] if most else []
+        lines[1] += f"   backoff after preemption {' '.join(told)}"
     if proto.HasField("half_life"):
         lines[1] += f"   half-life {show.duration(proto.half_life.ToSeconds())}"
     for name, each in (("namespace", proto.per_namespace), ("user", proto.per_user)):

@@ -119,7 +119,7 @@ def plain(queue: queue_pb2.Queue) -> dict[str, Any]:
         if name == "weight":
             if queue.HasField("weight") and queue.weight != 1:
                 found[name] = queue.weight
-        elif name in ("min_runtime", "half_life"):
+        elif field.message_type is not None and field.message_type.full_name == "google.protobuf.Duration":
             if value.ToMilliseconds():
                 found[name] = exact_duration(value.ToMilliseconds())
         elif name in ("per_namespace", "per_user"):

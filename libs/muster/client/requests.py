@@ -106,7 +106,7 @@ def _set(message: queue_pb2.Queue, name: str, value: Any) -> None:
         setattr(message, name, field.enum_type.values_by_name[prefix + value.upper()].number)
     elif name in ("per_namespace", "per_user"):
         getattr(message, name).CopyFrom(queue_pb2.Allowance(**value))
-    elif name in ("min_runtime", "half_life"):
+    elif field.message_type is not None and field.message_type.full_name == "google.protobuf.Duration":
         getattr(message, name).FromMilliseconds(parse_duration_ms(value) if isinstance(value, str) else value)
     elif isinstance(value, Mapping):
         getattr(message, name).update({key: str(amount) for key, amount in value.items()})

@@ -47,6 +47,6 @@ def shrink(draft: Draft, job: Job, positions: Sequence[int], reason: Reason, mes
         reason=reason,
         message=message,
         suspects=suspects_of(job, positions) if reason in SUSPICIOUS else (),
-        not_before_ms=draft.now_ms + backoff_ms(reason, times),
+        not_before_ms=draft.now_ms + backoff_ms(reason, times, draft.tree.by_id[job.queue]),
     )
     return draft.change(job, shrunk)

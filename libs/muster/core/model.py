@@ -165,6 +165,8 @@ class QueueSpec(Struct, array_like=True, frozen=True):
     fair_by: str = "NAMESPACE"  # NAMESPACE | USER: between whom a queue with ordering FAIR is fair (rule F5)
     min_runtime_ms: int = 0  # rule P4: its jobs are not preempted before they have run that long
     half_life_ms: int = 0  # rule F4, of a root queue for its tree: how fast past usage fades; 0: it does not count
+    preemption_backoff_ms: int = 0  # rule P5: how long a preempted job waits first, then doubled; 0: as the queue above
+    preemption_backoff_max_ms: int = 0  # and at most; 0: as the queue above, in the end what `limits` says
 
 
 class Zone(Struct, array_like=True, frozen=True):

@@ -65,7 +65,7 @@ def _take(draft: Draft, taking: Taking, by: str) -> None:
     if not taking.whole:
         draft.change(victim, tr.JobShrunk(victim.spec.id, victim.epoch, taking.positions, by))
         return
-    not_before_ms = draft.now_ms + backoff_ms(Reason.PREEMPTED, victim.preemptions)
+    not_before_ms = draft.now_ms + backoff_ms(Reason.PREEMPTED, victim.preemptions, draft.tree.by_id[victim.queue])
     finish_stopping(draft, draft.change(victim, tr.JobPreempted(victim.spec.id, victim.epoch, by, not_before_ms)))
 
 

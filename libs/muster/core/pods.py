@@ -146,7 +146,7 @@ def requeue(draft: Draft, job: Job, reason: Reason, message: str, suspects: tupl
             next=JobState.QUEUED,
             reason=reason,
             message=message,
-            not_before_ms=draft.now_ms + backoff_ms(reason, job.requeues),
+            not_before_ms=draft.now_ms + backoff_ms(reason, job.requeues, draft.tree.by_id[job.queue]),
             suspects=suspects,
         ),
     )

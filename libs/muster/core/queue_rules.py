@@ -24,6 +24,7 @@ from muster.core.submission import PRIORITY_MAX, RUNTIME_MAX_MS, check_name, fin
 
 WEIGHT_MAX: Final = 1_000_000
 JOBS_MAX: Final = 1_000_000_000  # in an allowance
+PREEMPTION_BACKOFF_MAX_MS: Final = 7 * 24 * 3600 * 1000
 HALF_LIFE_MIN_MS: Final = 1000
 HALF_LIFE_MAX_MS: Final = 366 * 24 * 3600 * 1000
 STATES: Final = ("OPEN", "CLOSED", "STOPPED", "DRAINING")
@@ -57,6 +58,9 @@ def check_queue(spec: QueueSpec) -> None:
         _check_allowance(field, getattr(spec, field))
     if not 0 <= spec.min_runtime_ms <= RUNTIME_MAX_MS:
         raise _invalid("min_runtime", "is negative or longer than ten years")
+    for field in ("preemption_backoff", "preemption_backoff_max"):
+        if not 0 <= getattr(spec, f"{field}_ms") <= PREEMPTION_BACKOFF_MAX_MS:
+            raise _invalid(field, "is negative or longer than seven days")
     if spec.half_life_ms and not HALF_LIFE_MIN_MS <= spec.half_life_ms <= HALF_LIFE_MAX_MS:
         raise _invalid("half_life", "is not between a second and a year")
     if len(spec.labels) > LABELS_MAX:

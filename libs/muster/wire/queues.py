@@ -34,6 +34,8 @@ MASKABLE: Final = (
     "fair_by",
     "min_runtime",
     "half_life",
+    "preemption_backoff",
+    "preemption_backoff_max",
 )
 STATE_VALUES: Final = {name: value for value, name in enums.QUEUE_STATES.items()}
 ORDERING_VALUES: Final = {name: value for value, name in enums.ORDERINGS.items()}
@@ -42,6 +44,8 @@ FAIR_BY_VALUES: Final = {name: value for value, name in enums.FAIR_BY.items()}
 CORE_FIELDS: Final = {
     "min_runtime": "min_runtime_ms",
     "half_life": "half_life_ms",
+    "preemption_backoff": "preemption_backoff_ms",
+    "preemption_backoff_max": "preemption_backoff_max_ms",
 }  # where the core's name is another one
 
 
@@ -72,6 +76,8 @@ def changed(spec: QueueSpec, queue: queue_pb2.Queue, paths: Iterable[str]) -> Qu
         "fair_by": enums.FAIR_BY.get(queue.fair_by, "NAMESPACE"),
         "min_runtime": queue.min_runtime.ToMilliseconds(),
         "half_life": queue.half_life.ToMilliseconds(),
+        "preemption_backoff": queue.preemption_backoff.ToMilliseconds(),
+        "preemption_backoff_max": queue.preemption_backoff_max.ToMilliseconds(),
     }
     return msgspec.structs.replace(spec, **{CORE_FIELDS.get(field, field): stated[field] for field in fields})
 
@@ -136,6 +142,8 @@ def spec_to_proto(path: str, spec: QueueSpec) -> queue_pb2.Queue:
         fair_by=FAIR_BY_VALUES[spec.fair_by],
         min_runtime=duration(spec.min_runtime_ms),
         half_life=duration(spec.half_life_ms),
+        preemption_backoff=duration(spec.preemption_backoff_ms),
+        preemption_backoff_max=duration(spec.preemption_backoff_max_ms),
     )
 
 

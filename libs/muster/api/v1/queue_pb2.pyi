@@ -220,6 +220,8 @@ class Queue(_message.Message):
     FAIR_BY_FIELD_NUMBER: _builtins.int
     MIN_RUNTIME_FIELD_NUMBER: _builtins.int
     HALF_LIFE_FIELD_NUMBER: _builtins.int
+    PREEMPTION_BACKOFF_FIELD_NUMBER: _builtins.int
+    PREEMPTION_BACKOFF_MAX_FIELD_NUMBER: _builtins.int
     path: _builtins.str
     """Path from the root, such as "research/vision"."""
     id: _builtins.str
@@ -270,6 +272,16 @@ class Queue(_message.Message):
         Absent: past usage does not count.
         """
 
+    @_builtins.property
+    def preemption_backoff(self) -> _duration_pb2.Duration:
+        """How long a preempted job of the queue waits before it is considered again, the first time; then twice as long each
+        time (rule P5). Absent: as of the queue above it, in the end 60 s.
+        """
+
+    @_builtins.property
+    def preemption_backoff_max(self) -> _duration_pb2.Duration:
+        """How long it waits at most. Absent: as of the queue above it, in the end an hour."""
+
     def __init__(
         self,
         *,
@@ -291,10 +303,12 @@ class Queue(_message.Message):
         fair_by: Global___QueueFairBy.ValueType = ...,
         min_runtime: _duration_pb2.Duration | None = ...,
         half_life: _duration_pb2.Duration | None = ...,
+        preemption_backoff: _duration_pb2.Duration | None = ...,
+        preemption_backoff_max: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_weight", b"_weight", "half_life", b"half_life", "min_runtime", b"min_runtime", "per_namespace", b"per_namespace", "per_user", b"per_user", "status", b"status", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_weight", b"_weight", "half_life", b"half_life", "min_runtime", b"min_runtime", "per_namespace", b"per_namespace", "per_user", b"per_user", "preemption_backoff", b"preemption_backoff", "preemption_backoff_max", b"preemption_backoff_max", "status", b"status", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_weight", b"_weight", "fair_by", b"fair_by", "guaranteed", b"guaranteed", "half_life", b"half_life", "id", b"id", "labels", b"labels", "lending_limit", b"lending_limit", "limit", b"limit", "min_runtime", b"min_runtime", "ordering", b"ordering", "path", b"path", "per_namespace", b"per_namespace", "per_user", b"per_user", "preemption", b"preemption", "priority", b"priority", "revision", b"revision", "state", b"state", "status", b"status", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_weight", b"_weight", "fair_by", b"fair_by", "guaranteed", b"guaranteed", "half_life", b"half_life", "id", b"id", "labels", b"labels", "lending_limit", b"lending_limit", "limit", b"limit", "min_runtime", b"min_runtime", "ordering", b"ordering", "path", b"path", "per_namespace", b"per_namespace", "per_user", b"per_user", "preemption", b"preemption", "preemption_backoff", b"preemption_backoff", "preemption_backoff_max", b"preemption_backoff_max", "priority", b"priority", "revision", b"revision", "state", b"state", "status", b"status", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
     _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
@@ -673,7 +687,7 @@ class UpdateQueueRequest(_message.Message):
     @_builtins.property
     def update_mask(self) -> _field_mask_pb2.FieldMask:
         """Field names of Queue: weight, priority, ordering, preemption, state, guaranteed, limit, lending_limit, labels,
-        per_namespace, per_user, fair_by, min_runtime, half_life.
+        per_namespace, per_user, fair_by, min_runtime, half_life, preemption_backoff, preemption_backoff_max.
         Empty: all of them.
         """
 
