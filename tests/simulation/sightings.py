@@ -16,7 +16,7 @@ SHARING = (
     "priority preemption",  # in the same queue (P2b)
     "shrink",  # elastic replicas leave for another job (P2c)
     "hold made",
-    "hold expired",  # the victims did not go in time (P5)
+    "hold given up",  # it came to nothing in time, or the job may not start any more (P5)
     "plan dropped",  # it no longer held (P6)
     "victim in backoff",
     "victim placed again",
@@ -55,7 +55,7 @@ OPERATING = (
     "past usage counts",  # in a tree (F4)
     "runtime exceeded",  # B1
 )
-RARE = ("hold expired", "plan dropped", "array drained")  # one run is enough
+RARE = ("hold given up", "plan dropped", "array drained")  # one run is enough
 ONLY_THE_LEADER_SAYS = (
     "a victim is no longer running",
     "a victim cannot spare these replicas",
@@ -148,14 +148,16 @@ def _name(state: CellState, t: tr.AnyTransition) -> str:
         grows = t.job in state.holds and state.jobs[t.job].charged
         return "growth takes from others" if grows else "hold made"
     if isinstance(t, tr.HoldReleased):
-        return "hold expired" if "not gone in time" in t.reason else "hold given up"
+        return "hold given up"
     if isinstance(t, tr.PreemptionAnswered):
         return "plan dropped" if t.reason in ONLY_THE_LEADER_SAYS else ""
     if isinstance(t, tr.JobRequeued):
         return "victim in backoff" if t.reason == Reason.PREEMPTED and t.not_before_ms > state.now_ms else ""
     if isinstance(t, tr.JobPlaced):
         return "victim placed again" if state.jobs[t.job].preemptions else ""
-    return {tr.JobGrown: "growth", tr.EntitlementsSet: "entitlements published"}.get(type(t), "")
+    return {tr.JobGrown: "growth", tr.HoldExtended: "hold extended", tr.EntitlementsSet: "entitlements published"}.get(
+        type(t), ""
+    )
 
 
 def _taken(state: CellState, t: tr.JobPreempted | tr.JobShrunk) -> str:
