@@ -58,7 +58,7 @@ MUTANTS = (
         "libs/muster/runtime/committer.py",
         "if await self._is_stored(expected_seq, data, conflict):",
         "if True:",
-        seeds=(39,),
+        seeds=(43,),
     ),
     Mutant(
         "acknowledged-before-durable",
@@ -199,7 +199,7 @@ MUTANTS = (
         "libs/muster/core/housekeeping.py",
         "    release_closed(draft)\n",
         "",
-        seeds=(14,),
+        seeds=(84,),
     ),
     Mutant(
         "a-change-of-the-tree-restarts-jobs",
