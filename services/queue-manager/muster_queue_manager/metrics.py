@@ -20,6 +20,13 @@ NANOS_PER_MS: Final = 1_000_000
 log = get_logger(__name__)
 
 
+def oldest_age_s(state: CellState) -> float:
+    """How long ago the job left the state whose request id is remembered longest; 0 without any."""
+    if not state.forgotten_order:
+        return 0.0
+    return (state.now_ms - state.forgotten[state.forgotten_order[0]].at_ms) / 1000
+
+
 class Watch(LeaderObserver):
     """Turns what the leader tells into metrics, traces and log lines."""
 
@@ -61,6 +68,18 @@ class Watch(LeaderObserver):
         )
         self._ledger_seq = Gauge("muster_queue_manager_ledger_seq", "Last applied ledger sequence.", registry=registry)
         self._jobs = Gauge("muster_queue_manager_jobs", "Jobs in the state, finished ones included.", registry=registry)
+        self._request_ids = Gauge(
+            "muster_queue_manager_request_ids",
+            "Request ids remembered of jobs that have left the state (LOG-11).",
+            registry=registry,
+        )
+        self._request_ids_age = Gauge(
+            "muster_queue_manager_request_ids_oldest_age_seconds",
+            "Since when the oldest of them is remembered; when there are too many, less than seven days.",
+            registry=registry,
+        )
+        self._request_ids.set_function(lambda: len(self._state.forgotten))
+        self._request_ids_age.set_function(lambda: oldest_age_s(self._state))
         self._ledger_seq.set_function(lambda: self._state.ledger_seq)
         self._jobs.set_function(lambda: len(self._state.jobs))
         registry.register(PotentialMetrics(lambda: self._state))
