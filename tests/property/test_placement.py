@@ -175,7 +175,8 @@ def device_request(group: TaskGroup) -> tuple[str, int]:
 
 
 def dominant_resource(table: NodeTable, group: TaskGroup) -> str:
-    capacity = dict(table.capacity())
+    whole = [sum(column) for column in zip(*table.cluster_totals, strict=True)]  # also of nodes that are out
+    capacity = {name: whole[column] for name, column in table.columns.items()} if whole else {}
     shares = [
         (Fraction(-amount, capacity[name]) if capacity.get(name) else Fraction(-(10**30)), name)
         for name, amount in group.requests
