@@ -40,7 +40,7 @@ def live_through(seed: int) -> Wild:
     return wild
 
 
-@settings(max_examples=INSTANCES, deadline=None)
+@settings(max_examples=max(INSTANCES // 3, 25), deadline=None)  # each costs three of the others
 @given(st.integers(0, 1 << 48))
 def test_it_is_calm_whatever_the_owners_do(seed: int) -> None:
     wild = live_through(seed)
