@@ -145,7 +145,7 @@ class Draft:
         if job.queue in self.state.pending.protected or self.tree.lending:
             self.reopened[job.queue] = None  # less of its E is used up
         if protected(job):
-            self.usages.claims.count(job.queue, amounts, -1)
+            self._claims(job, amounts, -1)
             self.reopened.update(dict.fromkeys(claimants(self.state)))
 
     def pods_changed(self, job: Job, changes: tuple[PodChange, ...]) -> Job:
@@ -164,8 +164,8 @@ class Draft:
             self._release(job, job.gang.of_positions(over))
             if gone:
                 self.usages.shift(job.queue, job.gang.of_positions(gone), 1)
-            if protected(job) and len(gone) < len(over):
-                self.usages.claims.count(job.queue, job.gang.of_positions([p for p in over if p not in gone]), -1)
+            if len(gone) < len(over):
+                self._claims(job, job.gang.of_positions([p for p in over if p not in gone]), -1)
             freed = (job.gang.tasks, job.placement, over if len(over) < job.gang.pods else None)
             self.releases.append(freed)
             if self._overlay is not None:
@@ -207,8 +207,7 @@ class Draft:
             advance(self.edit(job), transition, self.now_ms)  # it may grow at once
         if amounts:
             self.usages.charge(job.queue, amounts)
-            if protected(job):
-                self.usages.claims.count(job.queue, amounts, 1)
+            self._claims(job, amounts, 1)
         if self.tree.by_id[job.queue].tracked:
             self.usages.count_member(job.queue, job.spec, pending=-1, running=1, amounts=amounts)
 
@@ -294,10 +293,14 @@ class Draft:
     def charge(self, job: Job, amounts: Amounts) -> None:
         """The job holds so much more."""
         self.usages.charge(job.queue, amounts)
-        if protected(job):
-            self.usages.claims.count(job.queue, amounts, 1)
+        self._claims(job, amounts, 1)
         if self.tree.by_id[job.queue].tracked:
             self.usages.count_member(job.queue, job.spec, amounts=amounts)
+
+    def _claims(self, job: Job, amounts: Amounts, sign: int) -> None:
+        """What nobody can take back from the job counts against what others are guaranteed (rule P4)."""
+        if protected(job):
+            self.usages.claims.count(job.queue, amounts, sign)
 
     def _release(self, job: Job, amounts: Amounts) -> None:
         self.usages.charge(job.queue, amounts, -1)
@@ -370,8 +373,7 @@ class Draft:
         if job is not None:
             amounts = job.gang.of_groups(hold.placement)
             self.usages.shift(job.queue, amounts, sign)
-            if protected(job):
-                self.usages.claims.count(job.queue, amounts, sign)
+            self._claims(job, amounts, sign)
 
     def lift_hold(self, job_id: str, sign: int = -1) -> None:
         """While the holder is tried it does not count as placed (1: it does again)."""

@@ -20,8 +20,8 @@ from muster.core.errors import Code, Rejected
 from muster.core.explain_growth import further
 from muster.core.jobs import RUNNING_STATES, Job
 from muster.core.lost_work import unsaved_ms, work_since_ms
+from muster.core.members import fair_member
 from muster.core.model import Amounts, JobState, PodPhase, Reason
-from muster.core.order import member_of_class
 from muster.core.overlay import Overlay
 from muster.core.potential import entitled, staying
 from muster.core.preemption import NO_VICTIMS, cluster_mask
@@ -283,7 +283,7 @@ def _preemption(state: CellState, job: Job, queue: Queue, now_ms: int, *, entitl
     hold = state.holds.get(job.id)
     ask = state.asks.get(job.id)
     if hold is not None:
-        return f"preempting {len(hold.victims)} jobs: what they free is held for it"
+        return f"preempting {hold.givers()} jobs: what they free is held for it"
     if ask is not None and not ask.answered:
         return "a preemption plan has been asked for"
     if queue.spec.preemption == "NEVER":
@@ -307,14 +307,16 @@ def _order(state: CellState, job: Job) -> tuple[int, int, tuple[str, ...]]:
     """(position, queued jobs of the queue, the next few ahead of it); in a fair queue, of its member alone: whose turn
     it is among members depends on what they use.
     """
-    mine, my_class = state.order_key(job), state.class_key(job)
+    mine = state.order_key(job)
     queue = state.queues.get(job.queue)
-    member = member_of_class(queue, my_class)
-    found_in = state.pending.of_queue.get(job.queue, {})
-    classes = [found for key, found in found_in.items() if member_of_class(queue, key) == member]
+    classes = [
+        found
+        for found in state.pending.of_queue.get(job.queue, {}).values()
+        if fair_member(queue.spec, state.jobs[found.first()[2]].spec) == fair_member(queue.spec, job.spec)
+    ]
     before = sum(found.count_before(mine) for found in classes)
     heads = sorted(key for found in classes for key in found.before(mine, AHEAD_SHOWN))
-    mine_in = state.pending.classes.get(my_class)
+    mine_in = state.pending.classes.get(state.class_key(job))
     total = sum(len(found) for found in classes) + (mine_in is None or not mine_in.holds(mine))
     return before + 1, total, tuple(key[2] for key in heads[:AHEAD_SHOWN])
 

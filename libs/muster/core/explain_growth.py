@@ -44,9 +44,8 @@ def further(state: CellState, job: Job, now_ms: int) -> Further:
         return Further(f"{told} and grows again in {-(-waits_ms // 1000)} s", "")
     hold = state.holds.get(job.id)
     if hold is not None:
-        victims = len({victim for victim, *_ in (*hold.victims, *hold.shrinks)})
         held = sum(pods_placed(group) for group in hold.placement)
-        return Further(told, f"preempting {victims} jobs: what they free is held for {held} of its replicas")
+        return Further(told, f"preempting {hold.givers()} jobs: what they free is held for {held} of its replicas")
     draft = Draft(state, state.now_ms, 1)  # of the cycle that would look at it; thrown away
     room = Room(draft)
     groups = [group for group, count in enumerate(counts) if count > 0]

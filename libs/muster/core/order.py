@@ -49,14 +49,6 @@ def member_of(spec: JobSpec) -> str:
     return MEMBER_PARTS.join((spec.namespace, spec.submitter))
 
 
-def member_of_class(queue: Queue, key: ClassKey) -> str:
-    """Between whom a fair queue is fair (rule F5): the namespace or the user of the jobs of a class; else nothing."""
-    if queue.spec.ordering != "FAIR":
-        return ""
-    namespace, _, user = key[5].partition(MEMBER_PARTS)
-    return user if queue.spec.fair_by == "USER" else namespace
-
-
 def protected(job: Job) -> bool:
     """Whether no other queue can reclaim what it uses, so that it may start only within E (rule P4)."""
     return not job.spec.preemptible or job.preemptions >= PREEMPTIONS_MAX

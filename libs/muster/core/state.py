@@ -52,6 +52,10 @@ class Hold(Struct, array_like=True, frozen=True):
     shrinks: Shrinks = ()  # elastic replicas that leave (rule P2c)
     made_ms: int = 0
 
+    def givers(self) -> int:
+        """How many jobs leave, or lose replicas, for it."""
+        return len({victim for victim, *_ in (*self.victims, *self.shrinks)})
+
 
 class Ask(Struct, array_like=True, frozen=True, gc=False):
     """The last PreemptionRequested of a pending job, or of a placed one that could grow."""

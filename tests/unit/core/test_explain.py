@@ -235,6 +235,16 @@ def test_in_a_fair_queue_the_position_is_among_the_jobs_of_the_member(world):
     assert world.job("bob-0").placement, "it was the next, as the position says"
 
 
+def test_who_only_loses_replicas_is_counted_as_well(world, around):
+    world.nodes(1, cpu=4000)
+    world.submit("elastic", replicas=4, least=2)
+    around.calm()
+    world.submit("high", cpu=2000, priority=5)
+    around.answer()
+    assert around.shrunk
+    assert why(world, "high").preemption == "preempting 1 jobs: what they free is held for it"
+
+
 def test_why_nobody_of_the_same_priority_leaves(world, around):
     """The default policy reclaims from lower priorities alone."""
     world.nodes(1, cpu=4000)
