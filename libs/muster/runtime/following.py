@@ -39,7 +39,7 @@ async def taking_part(context: ServiceContext[Any]) -> AsyncIterator[Part]:
     """Everything made and caught up; stopped at the end of the block. Raises ProcessMustEnd as `start_follower`."""
     settings = context.settings
     inbox = InboxWriter(
-        await context.bus.stream(streams.inbox_spec(settings.cell, settings.nats_replicas, settings.inbox_max_bytes)),
+        await inbox_of(context),
         clock=context.clock,
         trace_headers=context.tracing.headers,
     )
@@ -48,6 +48,13 @@ async def taking_part(context: ServiceContext[Any]) -> AsyncIterator[Part]:
     yield Part(follower, inbox, leases)
     await inbox.close()
     await follower.stop()
+
+
+async def inbox_of(context: ServiceContext[Any]) -> Stream:
+    """The inbox of the service's cell, made with the size that is set if it is not there yet."""
+    settings = context.settings
+    spec = streams.inbox_spec(settings.cell, settings.nats_replicas, settings.inbox_max_bytes)
+    return await context.bus.stream(spec)
 
 
 async def start_follower(context: ServiceContext[Any], *, cell: str = "") -> Follower:

@@ -19,14 +19,14 @@ from muster.api.v1 import (
     submission_pb2_grpc,
 )
 from muster.runtime.backpressure import InboxGauge
-from muster.runtime.following import start_follower
+from muster.runtime.following import inbox_of, start_follower
 from muster.runtime.inbox import InboxWriter
 from muster.runtime.lease import Lease
 from muster.runtime.leased import work_while_held
 from muster.runtime.relay import EventRelay
 from muster.runtime.rpc import RpcServer
 from muster.runtime.service import ServiceContext
-from muster.runtime.streams import events_spec, inbox_spec, leases_spec
+from muster.runtime.streams import events_spec, leases_spec
 from muster.runtime.warmth import Warmth
 from muster.wire.events import StateNames
 from muster_admission.admin import AdminServicer
@@ -50,7 +50,7 @@ async def build(context: ServiceContext[AdmissionSettings]) -> AsyncIterator[Non
     """Start, serve inside the block, stop."""
     settings, bus = context.settings, context.bus
     identity = Identity(settings.tokens_file, context.clock)
-    inbox = await bus.stream(inbox_spec(settings.cell, settings.nats_replicas, settings.inbox_max_bytes))
+    inbox = await inbox_of(context)
     follower = await start_follower(context)
     warmth = Warmth(follower, context.clock)
     await warmth.get_ready()

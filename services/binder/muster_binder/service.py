@@ -9,7 +9,7 @@ from random import Random
 
 from muster.runtime import kube, kube_config, streams
 from muster.runtime.exit_codes import ExitCode, ProcessMustEnd
-from muster.runtime.following import start_follower
+from muster.runtime.following import inbox_of, start_follower
 from muster.runtime.inbox import InboxWriter
 from muster.runtime.service import ServiceContext
 from muster_binder.binder import Binder
@@ -25,9 +25,7 @@ async def build(context: ServiceContext[BinderSettings]) -> AsyncIterator[None]:
     async with AsyncExitStack() as cleanup:
         apis = await open_clusters(settings, cleanup)
         inbox = InboxWriter(
-            await context.bus.stream(
-                streams.inbox_spec(settings.cell, settings.nats_replicas, settings.inbox_max_bytes)
-            ),
+            await inbox_of(context),
             clock=clock,
         )
         leases = await context.bus.stream(streams.leases_spec(settings.nats_replicas))

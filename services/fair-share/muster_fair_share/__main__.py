@@ -6,11 +6,10 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from muster.runtime.following import taking_part
+from muster.runtime.following import inbox_of, taking_part
 from muster.runtime.lease import Lease
 from muster.runtime.log_keeping import log_keeper
 from muster.runtime.service import ServiceContext, run_service
-from muster.runtime.streams import inbox_spec
 from muster_fair_share.service import FairShare, FairShareMetrics
 from muster_fair_share.settings import FairShareSettings
 
@@ -29,10 +28,7 @@ async def build(context: ServiceContext[FairShareSettings]) -> AsyncIterator[Non
             metrics=FairShareMetrics(context.registry),
         )
         context.spawn("fair-share", service.run())
-        inbox_stream = await context.bus.stream(
-            inbox_spec(settings.cell, settings.nats_replicas, settings.inbox_max_bytes)
-        )
-        keeper = await log_keeper(context, follower, inbox_stream, leases, times_slower=2)
+        keeper = await log_keeper(context, follower, await inbox_of(context), leases, times_slower=2)
         context.spawn("snapshots", keeper.run())
         yield
 

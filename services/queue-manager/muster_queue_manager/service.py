@@ -18,7 +18,7 @@ from muster.runtime import streams
 from muster.runtime.candidate import Candidate
 from muster.runtime.exit_codes import ExitCode, ProcessMustEnd
 from muster.runtime.follower import Follower
-from muster.runtime.following import start_follower
+from muster.runtime.following import inbox_of, start_follower
 from muster.runtime.log_keeping import log_keeper
 from muster.runtime.service import ServiceContext
 from muster.runtime.snapshotter import Snapshotter
@@ -33,9 +33,8 @@ Context = ServiceContext[QueueManagerSettings]
 async def build(context: Context) -> AsyncIterator[None]:
     """Wire the service to the real bus and clock."""
     settings, clock = context.settings, context.clock
-    cell, replicas = settings.cell, settings.nats_replicas
-    inbox = await context.bus.stream(streams.inbox_spec(cell, replicas, settings.inbox_max_bytes))
-    leases = await context.bus.stream(streams.leases_spec(replicas))
+    inbox = await inbox_of(context)
+    leases = await context.bus.stream(streams.leases_spec(settings.nats_replicas))
     follower = await start_follower(context)
     watch = Watch(context.registry, context.tracing, follower.state)
     follower.on_reload(watch.reloaded)

@@ -13,7 +13,7 @@ from random import Random
 
 from muster.runtime import kube_config, streams
 from muster.runtime.exit_codes import ExitCode, ProcessMustEnd
-from muster.runtime.following import start_follower
+from muster.runtime.following import inbox_of, start_follower
 from muster.runtime.inbox import InboxWriter
 from muster.runtime.kube_http import HttpKubeApi
 from muster.runtime.lease import Lease
@@ -32,7 +32,7 @@ async def build(context: ServiceContext[TopologySettings]) -> AsyncIterator[None
     async with AsyncExitStack() as cleanup:
         places, apis = await _open(settings, cleanup)
         inbox = InboxWriter(
-            await bus.stream(streams.inbox_spec(settings.cell, settings.nats_replicas, settings.inbox_max_bytes)),
+            await inbox_of(context),
             clock=clock,
         )
         leases = await bus.stream(streams.leases_spec(settings.nats_replicas))
