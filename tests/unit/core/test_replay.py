@@ -103,3 +103,17 @@ def test_two_hash_seeds_give_the_same_ledger():
         outcomes.add(done.stdout)
     assert len(outcomes) == 1
     assert int(outcomes.pop().split()[0]) > 60
+
+
+def test_time_never_goes_back_in_the_ledger(world):
+    """LOG-2: the next leader's clock may be behind; what is due at a time stays due."""
+    world.submit("a")
+    before_ms = world.state.now_ms
+    world.cell.now_ms -= 1500
+    world.submit("b")
+    assert world.state.now_ms == before_ms
+    assert world.job("b").submit_ms == before_ms
+    world.cell.start_term()
+    assert world.state.now_ms == before_ms
+    told = [codec.decode_transaction(data).header.now_ms for data in world.cell.log]
+    assert told == sorted(told)
