@@ -14,9 +14,12 @@ from muster.core.holds import freed_for, still_there
 from muster.core.jobs import Job
 from muster.core.limits import HOLD_LATE_MAX_MS, HOLD_TTL_MS
 from muster.core.members import allowances, exceeded
+from muster.core.order import protected
 from muster.core.plans import prospect_of
+from muster.core.potential import entitled
 from muster.core.prospect import Prospect
-from muster.core.queues import over_limit
+from muster.core.queues import Queue, over_limit
+from muster.core.resources import PODS
 from muster.core.state import Hold
 
 
@@ -34,9 +37,11 @@ def end_or_extend(draft: Draft, job_id: str) -> None:
 
 
 def release_closed(draft: Draft) -> None:
-    """The tree of queues has changed in this transaction: who may not start any more gives back what is held for
-    it, the least important first, until those who are left may start together (rules Q1, F6)."""
-    if draft.tree is draft.state.queues or not draft.holds:
+    """The tree of queues or what they are entitled to has changed in this transaction: who may not start any more
+    gives back what is held for it, the least important first, until those who are left may start together (rules Q1,
+    F6, P4)."""
+    same = draft.tree is draft.state.queues and draft.entitled is draft.state.entitled
+    if same or not draft.holds:
         return
     ahead = prospect_of(draft, {})
     for hold, job in _by_importance(draft):
@@ -61,6 +66,8 @@ def _why_closed(draft: Draft, ahead: Prospect, hold: Hold, job: Job) -> str | No
     over = over_limit(queue, need, ahead.usage, {})
     if over is not None:
         return f"the job may not start now: queue {over.queue.path} would exceed its limit"
+    if protected(job) and not _within_entitlement(draft, ahead, queue, need):
+        return f"the job may not start now: it cannot be reclaimed from, and {queue.path} is entitled to less now"
     for above in queue.tracked:
         for key, allowance in allowances(above.spec, job.spec):
             if exceeded(key, allowance, ahead.member(above, key), need, starts=not job.charged):
@@ -68,3 +75,8 @@ def _why_closed(draft: Draft, ahead: Prospect, hold: Hold, job: Job) -> str | No
                     f"the job may not start now: {key[0].lower()} {key[1]} would exceed its allowance in {above.path}"
                 )
     return None
+
+
+def _within_entitlement(draft: Draft, ahead: Prospect, queue: Queue, need: dict[str, int]) -> bool:
+    used, most = ahead.usage(queue), entitled(queue, draft.entitled).amounts
+    return all(used.get(r, 0) + amount <= most.get(r, 0) for r, amount in need.items() if amount and r != PODS)

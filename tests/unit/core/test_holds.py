@@ -227,6 +227,25 @@ def test_when_a_limit_leaves_room_for_none_both_give_back(two_holders):
     assert not world.state.holds
 
 
+def test_who_cannot_be_reclaimed_from_gives_back_when_its_queue_is_entitled_to_less(world):
+    """It may start within E alone (rule P4); without this what its victims free idles until the hold ends."""
+    world.nodes(1)
+    world.queue("own", preemption="ANY")
+    entitle(world, own=cpu(4000))
+    for name in ("low-0", "low-1"):
+        world.submit(name, cpu=2000)
+    world.submit("mine", cpu=4000, queue="own", preemptible=False)
+    plan(world, "mine")
+    assert list(world.state.holds) == [world.id("mine")]
+    before = world.cell.log[:]
+    entitle(world, own=cpu(3000))
+    done = [t for data in world.cell.log[len(before) :] for t in codec.decode_transaction(data).transitions]
+    ((job, reason),) = released(done)
+    assert job == world.id("mine")
+    assert reason == "the job may not start now: it cannot be reclaimed from, and own is entitled to less now"
+    assert not world.state.holds
+
+
 def test_a_change_of_the_tree_that_leaves_room_takes_nothing_away(two_holders):
     world = two_holders
     world.queue("wide", limit=cpu(4000), per_user=Allowance(running_jobs=2, resources=cpu(4000)))
