@@ -19,7 +19,7 @@ async def test_jobs_run_through_two_binders_of_which_one_leaves(tmp_path: Path) 
             await cell.write(*(job(n, replicas=1 + n % 3, gpus=n % 2) for n in range(60)))
             await cell.until(lambda: JobState.SUCCEEDED in cell.states())
         await cell.write(*(job(n) for n in range(60, 90)))
-        await cell.until(lambda: set(cell.states()) == {JobState.SUCCEEDED})
+        await cell.until(lambda: set(cell.states()) == {JobState.SUCCEEDED}, 60)  # creates on their way are waited for
     verdict = audit.judge(list(cell.sim.audit.records))
     assert verdict.ok, verdict
 
