@@ -17,6 +17,7 @@ from tests.unit.runtime.cells import job, nodes, queue, transitions
 
 from muster.core import transitions as tr
 from muster.runtime.exit_codes import ExitCode
+from muster.runtime.follower import Follower
 
 
 class Process:
@@ -86,6 +87,13 @@ async def wait_leading(process: Process, timeout_s: float = 10.0) -> float:
     return loop.time() - began_s
 
 
+async def wait_snapshot(follower: Follower, timeout_s: float = 30.0) -> None:
+    """The standby takes one as soon as it has seen enough transactions and looks again."""
+    async with asyncio.timeout(timeout_s):
+        while not await follower.snapshots.listed():
+            await asyncio.sleep(0.05)
+
+
 @pytest.fixture
 async def cell(tmp_path: Path) -> AsyncIterator[RealCell]:
     async with real_cell(tmp_path) as cell:
@@ -108,7 +116,7 @@ async def test_pause_kill_and_stop_each_hand_over_and_name_their_exit(cell: Real
             await follower.wait_applied(position, 20)
 
         submitting = asyncio.create_task(submit())
-        await asyncio.sleep(1)
+        await wait_snapshot(follower)
         first.send(signal.SIGSTOP)
         assert await wait_leading(second) < 5.0
         await asyncio.sleep(1.5)
@@ -130,7 +138,6 @@ async def test_pause_kill_and_stop_each_hand_over_and_name_their_exit(cell: Real
         queued = [t.spec.name for t in transitions(ledger, tr.JobQueued)]  # type: ignore[attr-defined]
         assert sorted(queued) == sorted(f"job-{i}" for i in range(600))
         assert len(transitions(ledger, tr.LeaderElected)) == 4
-        assert await follower.snapshots.listed(), "a standby has taken snapshots"
         late = await cell.follower("late")
         assert late.state.ledger_seq == len(ledger)
     finally:
