@@ -92,7 +92,7 @@ def shares_of_others(job: Job, queue: Queue, room: Room, blockers: list[Blocker]
 def _protection(job: Job, queue: Queue, room: Room, blockers: list[Blocker], unblocked: list[str]) -> None:
     """Rule P4: what nobody can reclaim stays within the entitlement, and off what others are guaranteed."""
     need = job.asks.minimum_map
-    above_own = room.above_entitlement(queue, need)
+    above_own = room.above_entitlement(job, need)
     if above_own:
         told = resources.format_amounts(above_own)
         message = (

@@ -101,6 +101,11 @@ class Claims:
         if self._revision is not None:
             self._spread(leaf, amounts, times)
 
+    def used(self, leaf: str) -> Usage:
+        """What protected jobs of the leaf use. Not to be changed."""
+        self._sync()
+        return self._totals(self.tree.by_id[leaf])
+
     def exceeded(self, leaf: str, need: Mapping[str, int], capacity: Mapping[str, int]) -> Iterator[Overclaim]:
         """What a protected job of the leaf with this need would leave too little of."""
         self._sync()

@@ -65,7 +65,7 @@ def _short(draft: Draft, room: Room, one: Job) -> str:
         return f"one more would exceed the limit of queue {over.queue.path}"
     if any(room.over_allowance(one, need, starts=False)):
         return "one more would exceed what its namespace or user is allowed"
-    if protected(one) and room.above_entitlement(queue, need):
+    if protected(one) and room.above_entitlement(one, need):
         return f"it cannot be reclaimed from, so it grows only within the entitlement of queue {queue.path}"
     if protected(one) and any(room.over_claims(queue, need)):
         return "it cannot be reclaimed from, so it leaves alone what other queues are guaranteed"

@@ -13,13 +13,11 @@ from muster.core.graces import first_end_ms
 from muster.core.holds import freed_for, still_there
 from muster.core.jobs import Job
 from muster.core.limits import HOLD_LATE_MAX_MS, HOLD_TTL_MS
-from muster.core.members import allowances, exceeded
 from muster.core.order import protected
-from muster.core.plans import prospect_of
-from muster.core.potential import entitled
+from muster.core.plans import CommittedUsage, outlook_of, prospect_of
+from muster.core.preemption_rules import Outlook
 from muster.core.prospect import Prospect
-from muster.core.queues import Queue, over_limit
-from muster.core.resources import PODS
+from muster.core.quota import why_no_quota
 from muster.core.state import Hold
 
 
@@ -43,14 +41,19 @@ def release_closed(draft: Draft) -> None:
     same = draft.tree is draft.state.queues and draft.entitled is draft.state.entitled
     if same or not draft.holds:
         return
-    ahead = prospect_of(draft, {})
-    for hold, job in _by_importance(draft):
+    ahead, used = prospect_of(draft, {}), CommittedUsage(draft, without=draft.holds)
+    outlook, holders = outlook_of(draft, used), _by_importance(draft)
+    for hold, job in holders:
+        if protected(job):  # the claims know of all holds
+            ahead.claims.count(job.queue, job.gang.of_groups(hold.placement), -1)
+    for hold, job in holders:
         draft.spend(1)
-        reason = _why_closed(draft, ahead, hold, job)
+        reason = _why_closed(draft, ahead, outlook, hold, job)
         if reason is None:
             ahead.holds(job, hold.placement)
+            used.holds(job, job.gang.of_groups(hold.placement))
         else:
-            draft.release_hold(job.spec.id, reason)
+            draft.release_hold(job.spec.id, f"the job may not start now: {reason}")
 
 
 def _by_importance(draft: Draft) -> list[tuple[Hold, Job]]:
@@ -58,25 +61,8 @@ def _by_importance(draft: Draft) -> list[tuple[Hold, Job]]:
     return sorted(found, key=lambda of: (-of[1].spec.priority, of[1].submit_ms, of[1].spec.id))
 
 
-def _why_closed(draft: Draft, ahead: Prospect, hold: Hold, job: Job) -> str | None:
+def _why_closed(draft: Draft, ahead: Prospect, outlook: Outlook, hold: Hold, job: Job) -> str | None:
     queue = draft.tree.by_id[job.queue]
     if not queue.starts_jobs:
-        return f"the job may not start now: {queue.states()}"
-    need = dict(job.gang.of_groups(hold.placement))
-    over = over_limit(queue, need, ahead.usage, {})
-    if over is not None:
-        return f"the job may not start now: queue {over.queue.path} would exceed its limit"
-    if protected(job) and not _within_entitlement(draft, ahead, queue, need):
-        return f"the job may not start now: it cannot be reclaimed from, and {queue.path} is entitled to less now"
-    for above in queue.tracked:
-        for key, allowance in allowances(above.spec, job.spec):
-            if exceeded(key, allowance, ahead.member(above, key), need, starts=not job.charged):
-                return (
-                    f"the job may not start now: {key[0].lower()} {key[1]} would exceed its allowance in {above.path}"
-                )
-    return None
-
-
-def _within_entitlement(draft: Draft, ahead: Prospect, queue: Queue, need: dict[str, int]) -> bool:
-    used, most = ahead.usage(queue), entitled(queue, draft.entitled).amounts
-    return all(used.get(r, 0) + amount <= most.get(r, 0) for r, amount in need.items() if amount and r != PODS)
+        return queue.states()
+    return why_no_quota(ahead, outlook, job, (), dict(job.gang.of_groups(hold.placement)), holds=True)

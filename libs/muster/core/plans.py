@@ -8,6 +8,8 @@ when the protection ends that stood in the way.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from muster.core import commands, resources
 from muster.core import transitions as tr
 from muster.core.backoff import backoff_ms
@@ -118,11 +120,9 @@ def _why_not(draft: Draft, fact: commands.PreemptionPlanned, takings: list[Takin
     if any(not 0 <= group.group < len(job.gang.tasks) for group in fact.placement):
         return "the placement is not the job's gang"
     ahead = prospect_of(draft, {holder: hold for holder, hold in draft.holds.items() if holder != fact.job})
-    state = draft.state
-    usage = _Usage(draft, fact.job)
-    outlook = Outlook(draft.tree, draft.entitled, state.nodes.capacity(), usage.of_leaf, draft.now_ms)
+    outlook = outlook_of(draft, CommittedUsage(draft, without={fact.job: None}))
     if job.charged:
-        job, reason = of_placement(state.nodes, outlook, job, fact.placement)
+        job, reason = of_placement(draft.state.nodes, outlook, job, fact.placement)
         if reason is not None:
             return reason
     reason = why_no_room(ahead, outlook, job, takings, fact.placement)
@@ -151,17 +151,22 @@ def _leaving(draft: Draft) -> list[Job]:
     return [job for job in jobs if job is not None and leaving_positions(job)]
 
 
-class _Usage:
-    """Committed usage of the leaves, with what this transaction changed. `without`: a job that holds nothing here."""
+def outlook_of(draft: Draft, usage: CommittedUsage) -> Outlook:
+    """What the rules look at, as the transaction in the making leaves it."""
+    return Outlook(draft.tree, draft.entitled, draft.state.nodes.capacity(), usage.of_leaf, draft.now_ms)
 
-    def __init__(self, draft: Draft, without: str) -> None:
+
+class CommittedUsage:
+    """Committed usage of the leaves, with what this transaction changed. `without`: jobs that hold nothing here."""
+
+    def __init__(self, draft: Draft, without: Mapping[str, object]) -> None:
         self._base = draft.state.potential.usage
         self._changed: dict[str, ByPriority] = {}
         state = draft.state
         for job_id in dict.fromkeys([*draft.changed, *state.holds, *draft.holds]):
             before, after = state.jobs.get(job_id), draft.job(job_id)
             old = _counted(before, state.holds.get(job_id))
-            new = _counted(after, draft.holds.get(job_id) if job_id != without else None)
+            new = _counted(after, draft.holds.get(job_id) if job_id not in without else None)
             if old == new:
                 continue
             for job, amounts, sign in ((before, old, -1), (after, new, 1)):
@@ -171,6 +176,10 @@ class _Usage:
     def of_leaf(self, queue: str) -> ByPriority:
         found = self._changed.get(queue)
         return found if found is not None else self._base.get(queue, {})
+
+    def holds(self, job: Job, amounts: Amounts) -> None:
+        """From now on it holds this."""
+        add(self._own(job.queue), job.spec.priority, amounts, 1)
 
     def _own(self, queue: str) -> ByPriority:
         found = self._changed.get(queue)

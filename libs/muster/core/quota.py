@@ -1,9 +1,9 @@
 """Whether a job may start, as far as numbers go, when committed plans and one more are done (rules F6, P4, Q1).
 
 The cycle asks the same of the moment (`room`); a plan whose job the cycle would then not start frees room for nobody,
-so planner and leader ask it of the prospect. Limits of the path, allowances of namespaces and users, what lenders
-withhold from borrowers; and for a job that nobody could reclaim from the entitlement itself, and what others are
-guaranteed.
+so planner and leader ask it of the prospect, and the leader again of everybody for whom something is held when what
+may be used has changed. Limits of the path, allowances of namespaces and users, what lenders withhold from borrowers;
+and for a job that nobody could reclaim from the entitlement itself, and what others are guaranteed.
 """
 
 from __future__ import annotations
@@ -22,18 +22,28 @@ from muster.core.resources import PODS
 
 
 def why_no_quota(
-    ahead: Prospect, outlook: Outlook, job: Job, takings: Sequence[Taking], need: Mapping[str, int]
+    ahead: Prospect,
+    outlook: Outlook,
+    job: Job,
+    takings: Sequence[Taking],
+    need: Mapping[str, int],
+    *,
+    holds: bool = False,
 ) -> str | None:
-    """Why the job may not use `need` when all this is taken; None: it may."""
+    """Why the job may not use `need` when all this is taken; None: it may. `holds`: room is held for it already, which
+    neither `ahead` nor `outlook` counts."""
     queue = ahead.tree.by_id[job.queue]
-    if queue.limits and over_limit(queue, need, ahead.usage_without(takings), {}) is not None:
-        return "the job would exceed a limit"
-    if any(_exceeds_allowance(ahead, above, job, takings, need) for above in queue.tracked):
-        return "the job would exceed what its namespace or user is allowed"
-    if protected(job) and not _within_entitlement(outlook, job, takings, need):
-        return "a job that nobody could take back from may start only within its queue's entitlement"
+    over = over_limit(queue, need, ahead.usage_without(takings), {}) if queue.limits else None
+    if over is not None:
+        return f"queue {over.queue.path} would exceed its limit"
+    for above in queue.tracked:
+        reason = _exceeds_allowance(ahead, above, job, takings, need)
+        if reason is not None:
+            return reason
+    if protected(job) and not _within_entitlement(ahead, outlook, job, takings, need, holds=holds):
+        return f"it cannot be reclaimed from, and queue {queue.path} is not entitled to so much more"
     if protected(job) and any(ahead.claims_without(takings).exceeded(job.queue, need, outlook.capacity)):
-        return "a job that nobody could take back from may not use what others are guaranteed"
+        return "it cannot be reclaimed from, and would use what others are guaranteed"
     if ahead.tree.lending and not outlook.below(job) and not _leaves_withheld(ahead, outlook, takings, need):
         return "what would be free is withheld from borrowers"
     return None
@@ -41,7 +51,7 @@ def why_no_quota(
 
 def _exceeds_allowance(
     ahead: Prospect, queue: Queue, job: Job, takings: Sequence[Taking], need: Mapping[str, int]
-) -> bool:
+) -> str | None:
     for key, allowance in allowances(queue.spec, job.spec):
         member: Member = ahead.member(queue, key)
         for taking in takings:
@@ -49,17 +59,23 @@ def _exceeds_allowance(
             if key in keys_of(victim.spec) and queue in ahead.tree.by_id[victim.queue].chain:
                 member.count(0, -int(taking.whole), taking.amounts, -1)
         if exceeded(key, allowance, member, need, starts=not job.charged) is not None:
-            return True
-    return False
+            return f"{key[0].lower()} {key[1]} would exceed its allowance in queue {queue.path}"
+    return None
 
 
-def _within_entitlement(outlook: Outlook, job: Job, takings: Sequence[Taking], need: Mapping[str, int]) -> bool:
-    """Rule P4: what nobody can reclaim must not be borrowed."""
-    used: Usage = dict(summed(outlook.usage_of(job.queue)))
-    for taking in takings:
-        if taking.victim.queue == job.queue:
-            for resource, amount in taking.amounts:
-                used[resource] = used.get(resource, 0) - amount
+def _within_entitlement(
+    ahead: Prospect, outlook: Outlook, job: Job, takings: Sequence[Taking], need: Mapping[str, int], *, holds: bool
+) -> bool:
+    """Rule P4: what nobody can reclaim must not be borrowed. Of those who came to the queue after room was held for the
+    job only the protected count: the others can be reclaimed from."""
+    if holds:
+        used: Usage = dict(ahead.claims.used(job.queue))
+    else:
+        used = dict(summed(outlook.usage_of(job.queue)))
+        for taking in takings:
+            if taking.victim.queue == job.queue:
+                for resource, amount in taking.amounts:
+                    used[resource] = used.get(resource, 0) - amount
     share = outlook.entitled_of(job.queue).amounts
     return all(used.get(r, 0) + amount <= share.get(r, 0) for r, amount in need.items() if amount and r != PODS)
 

@@ -109,7 +109,7 @@ class Room:
             return False
         if queue.tracked and any(self.over_allowance(job, need, starts=starts)):
             return False
-        if protected(job) and (self.above_entitlement(queue, need) or any(self.over_claims(queue, need))):
+        if protected(job) and (self.above_entitlement(job, need) or any(self.over_claims(queue, need))):
             return False
         return entitled or not self._draft.tree.lending or not any(self.kept_by_lenders(need))
 
@@ -124,9 +124,13 @@ class Room:
                 if over is not None:
                     yield above, over
 
-    def above_entitlement(self, queue: Queue, need: Mapping[str, int]) -> Amounts:
-        """By how much the job would take its queue past E. Rule P4: what nobody can reclaim must not be borrowed."""
-        own, used = self.entitled_of(queue), self._draft.usages.committed(queue)
+    def above_entitlement(self, job: Job, need: Mapping[str, int]) -> Amounts:
+        """By how much the job would take its queue past E. Rule P4: what nobody can reclaim must not be borrowed. When
+        room is held for it, it was within E before those came who have come to the queue since: of the others only the
+        protected count, so that nobody left for it in vain."""
+        queue, usages = self._draft.tree.by_id[job.queue], self._draft.usages
+        holds = job.spec.id in self._draft.holds
+        own, used = self.entitled_of(queue), usages.claims.used(job.queue) if holds else usages.committed(queue)
         above = ((r, used.get(r, 0) + amount - own.get(r, 0)) for r, amount in need.items() if amount and r != PODS)
         return tuple((resource, amount) for resource, amount in above if amount > 0)
 

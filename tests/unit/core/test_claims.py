@@ -253,7 +253,7 @@ def test_a_protected_job_plans_nothing_that_would_sit_on_a_guarantee(lent, aroun
     lent.submit("large", queue="borrower", cpu=5000, preemptible=False)
     around.calm()
     assert around.evicted == []
-    assert around.dropped == ["a job that nobody could take back from may not use what others are guaranteed"]
+    assert around.dropped == ["it cannot be reclaimed from, and would use what others are guaranteed"]
     lent.submit("fits", queue="borrower", cpu=4000, preemptible=False)
     around.calm()
     assert lent.job("fits").charged
@@ -272,7 +272,7 @@ def test_the_leader_does_not_take_such_a_plan_either(lent, around):
     more = c.UpsertQueue("lender", QueueSpec("", "", "", guaranteed=cpu(5000), preemption="ANY"), -1)
     around.note(lent.cell.send(more, answer))
     assert around.evicted == []
-    assert around.dropped == ["a job that nobody could take back from may not use what others are guaranteed"]
+    assert around.dropped == ["it cannot be reclaimed from, and would use what others are guaranteed"]
 
 
 def test_two_plans_of_one_preemptor_share_what_is_left(lent, around):

@@ -179,7 +179,7 @@ def test_a_plan_is_dropped_when_the_job_runs_in_another_epoch(lender, around):
     [
         ({"entitled": 7000}, "the job's queue is not so far below its entitlement"),
         ({"entitled": 2000}, "the job's queue is not so far below its entitlement"),
-        ({"limit": 7000}, "the job would exceed a limit"),
+        ({"limit": 7000}, "queue lender would exceed its limit"),
         ({"more": 3}, "the job does not want these replicas any more"),
         ({"groups": 2}, "the placement is not growth of the job"),
         ({"elsewhere": True}, "the placement is not in the cluster of the job"),

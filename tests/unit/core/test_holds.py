@@ -242,8 +242,50 @@ def test_who_cannot_be_reclaimed_from_gives_back_when_its_queue_is_entitled_to_l
     done = [t for data in world.cell.log[len(before) :] for t in codec.decode_transaction(data).transitions]
     ((job, reason),) = released(done)
     assert job == world.id("mine")
-    assert reason == "the job may not start now: it cannot be reclaimed from, and own is entitled to less now"
+    assert reason == (
+        "the job may not start now: it cannot be reclaimed from, and queue own is not entitled to so much more"
+    )
     assert not world.state.holds
+
+
+def test_who_came_to_the_queue_later_does_not_keep_it_from_what_is_held_for_it(world):
+    """The newcomer takes it past E but can be reclaimed from, so nobody left in vain (rules P4, P5)."""
+    world.nodes(1)
+    world.queue("own", preemption="ANY")
+    entitle(world, own=cpu(4000))
+    for name in ("low-0", "low-1"):
+        world.submit(name, cpu=2000)
+    world.submit("mine", cpu=4000, queue="own", preemptible=False)
+    plan(world, "mine")
+    world.nodes(1, cluster="sim-b", cpu=2000)
+    world.submit("later", cpu=2000, queue="own")
+    assert world.job("later").charged, "on loan, on the other cluster"
+    world.queue("other")
+    assert list(world.state.holds) == [world.id("mine")], "neither a change of the tree takes it from it"
+    for name in ("low-0", "low-1"):
+        world.pods(name, 5)
+    assert world.job("mine").charged
+    world.pods("mine", 2)
+    world.submit("next", cpu=1000, queue="own", preemptible=False)
+    assert not world.job("next").charged, "nothing is held for it, so everybody counts"
+
+
+def test_who_cannot_be_reclaimed_from_gives_back_when_more_is_guaranteed_to_others(world):
+    """What is guaranteed to others is not for it (rule P4), so it could not start on it."""
+    world.nodes(1)
+    world.queue("own", preemption="ANY")
+    entitle(world, own=cpu(4000))
+    for name in ("low-0", "low-1"):
+        world.submit(name, cpu=2000)
+    world.submit("mine", cpu=4000, queue="own", preemptible=False)
+    plan(world, "mine")
+    done = world.queue("other", guaranteed=cpu(1000))
+    assert released(done) == [
+        (
+            world.id("mine"),
+            "the job may not start now: it cannot be reclaimed from, and would use what others are guaranteed",
+        )
+    ]
 
 
 def test_a_change_of_the_tree_that_leaves_room_takes_nothing_away(two_holders):

@@ -276,7 +276,7 @@ def test_a_plan_that_frees_too_little_or_passes_a_limit_is_dropped(full):
     full.queue("research", limit=(("cpu", 6000),))
     full.cell.wait(1000)
     (answered,) = [t for t in answer(full, "high", victims=plan.victims, placement=plan.placement) if kinds([t])]
-    assert answered.reason == "the job would exceed a limit"
+    assert answered.reason == "queue research would exceed its limit"
 
 
 def test_an_answer_to_an_old_request_is_ignored(full):
