@@ -56,7 +56,7 @@ bench: $(STAMP)  ## measure everything against its target, median of five (ARGS=
 	@$(BIN)/python -m loadtest $(ARGS)
 
 simulate: $(STAMP)  ## deterministic simulation with faults over SEEDS seeds
-	SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/simulation -q -n $(WORKERS) $(ARGS)
+	SEEDS=$(SEEDS) $(BIN)/python -m pytest tests/simulation -q -n $(WORKERS) --dist loadfile $(ARGS)
 
 fairness: $(STAMP)  ## usage against entitlement over time, 100,000 GPUs, a tree ten levels deep (ARGS="tree --seed 2")
 	@$(BIN)/python -m tests.simulation.fairness $(ARGS)
