@@ -14,8 +14,8 @@ of a leaf that is entitled to nothing, or not yet, are compared by their part of
 
 Shares are exact: `usage << SHARE_BITS // E` orders fractions of amounts below 2**63 as they are, because different ones
 differ by more than 2**-126. A placement changes the shares of one path only, so a turn costs what the path is long, and
-next to nothing when nothing was placed: what a share was worked out from is remembered (`Ranks`, one for all turns of a
-pass).
+next to nothing when nothing was placed: what a share was worked out from is remembered, in turns that are filled again
+and again in a pass (`Views.turns`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ SHARE_BITS: Final = 128
 INFINITE: Final = 1 << 256  # the share of what has no entitlement
 
 Rank = tuple[int, int, int, int, str]
-Ranks = dict[tuple[str, str], "Rated"]  # (queue, member) -> what is known of its rank
 Source = tuple[PendingClass, int] | None  # a class and the index of its next job; None: a job by itself
 
 
@@ -57,36 +56,29 @@ class Views(NamedTuple):
     entitled: Callable[[Queue], Mapping[str, int]]
     decayed: Callable[[Queue], Mapping[str, int]]  # of queues that have a history; in fractions of units
     capacity: Callable[[], Mapping[str, int]]
-    ranks: Ranks
-
-
-class Rated:
-    """The part of a rank that follows from usage, as it is with `need` on top; None: usage has changed since."""
-
-    __slots__ = ("later", "need", "share")
-
-    def __init__(self) -> None:
-        self.need: Mapping[str, int] | None = None
-        self.later = 0  # 0 before 1
-        self.share = 0
+    turns: dict[tuple[str, str], Turn]  # (queue, member) -> of a pass, parents before their children
 
 
 class Turn:
-    """A queue, or a member of a fair one, with the heads or the turns below it."""
+    """A queue, or a member of a fair one, with the heads or the turns below it.
 
-    __slots__ = ("below", "heads", "member", "name", "parent", "priority", "queue", "rated")
+    `later` (0 before 1) and `share` are the part of its rank that follows from usage, as it is with `need` on top;
+    None: usage has changed since.
+    """
 
-    def __init__(
-        self, queue: Queue | None, name: str, parent: Turn | None, rated: Rated, member: Key | None = None
-    ) -> None:
+    __slots__ = ("below", "heads", "later", "member", "name", "need", "parent", "priority", "queue", "share")
+
+    def __init__(self, queue: Queue | None, name: str, parent: Turn | None, member: Key | None = None) -> None:
         self.queue = queue
         self.name = name
         self.parent = parent
-        self.rated = rated
         self.member = member
         self.priority = -queue.spec.priority if queue is not None and member is None else 0
         self.heads: list[Head] = []  # a heap
         self.below: list[tuple[Rank, Turn]] = []  # a heap
+        self.need: Mapping[str, int] | None = None
+        self.later = 0
+        self.share = 0
 
     def first(self) -> Head:
         turn = self
@@ -96,24 +88,30 @@ class Turn:
 
 
 class Turns:
-    """The heads of a pass in their order. `first`, then `replace`, again and again, while there are some `left`."""
+    """The heads of a pass in their order. `first`, then `replace`, again and again, while there are some `left`.
+
+    Another one of the same pass takes over what this one knows; this one is not to be used any more then.
+    """
 
     def __init__(self, tree: QueueTree, views: Views, heads: Iterable[Head]) -> None:
         self._tree = tree
         self._views = views
-        self._root = Turn(None, "", None, Rated())
-        self._turns: dict[tuple[str, str], Turn] = {}
+        self._turns = views.turns
+        for turn in self._turns.values():
+            turn.heads, turn.below = [], []
+        self._root = self._turns.setdefault(("", ""), Turn(None, "", None))
         self._leaf = self._root
         self.alone = False  # whether no other queue or member has a head
         self.left = 0  # how many heads
-        leaves: dict[int, Turn] = {}
+        leaves: dict[str, Turn] = {}
         for head in heads:
-            leaf = self._leaf_of(head.job)
+            leaf = leaves.get(head.job.queue)
+            if leaf is None:
+                leaf = self._leaf_of(head.job)
+                if leaf.member is None:
+                    leaves[head.job.queue] = leaf
             leaf.heads.append(head)
             self.left += 1
-            leaves[id(leaf)] = leaf
-        for leaf in leaves.values():
-            heapify(leaf.heads)
         self._rank_all()
 
     def heads(self) -> Iterator[Head]:
@@ -146,7 +144,7 @@ class Turns:
             heapreplace(turn.heads, head)
         while (parent := turn.parent) is not None:
             if used:
-                turn.rated.need = None
+                turn.need = None
             if not turn.heads and not turn.below:
                 heappop(parent.below)
             elif len(parent.below) > 1:  # else there is nobody to compare it with
@@ -171,7 +169,7 @@ class Turns:
         key = (queue.spec.id, f"/{name}")
         found = self._turns.get(key)
         if found is None:
-            found = self._turns[key] = Turn(queue, name, turn, self._rated(key), (kind, name))
+            found = self._turns[key] = Turn(queue, name, turn, (kind, name))
         return found
 
     def _turn_of(self, queue: Queue) -> Turn:
@@ -179,31 +177,28 @@ class Turns:
         found = self._turns.get(key)
         if found is None:
             parent = self._turn_of(queue.chain[1]) if len(queue.chain) > 1 else self._root
-            found = self._turns[key] = Turn(queue, queue.spec.name, parent, self._rated(key))
-        return found
-
-    def _rated(self, key: tuple[str, str]) -> Rated:
-        """What earlier turns of the pass have found out about it."""
-        found = self._views.ranks.get(key)
-        if found is None:
-            found = self._views.ranks[key] = Rated()
+            found = self._turns[key] = Turn(queue, queue.spec.name, parent)
         return found
 
     def _rank_all(self) -> None:
         """Children before their parents: they were made after them."""
         for turn in reversed(self._turns.values()):
-            heapify(turn.below)
+            if turn.below:
+                heapify(turn.below)
+            elif turn.heads:
+                heapify(turn.heads)
+            else:
+                continue
             if turn.parent is not None:
                 turn.parent.below.append((self._rank(turn), turn))
-        heapify(self._root.below)
 
     def _rank(self, turn: Turn) -> Rank:
-        queue, rated = turn.queue, turn.rated
+        queue = turn.queue
         head = turn.heads[0] if turn.heads else turn.first()
-        if queue is not None and rated.need is not head.need:
-            rated.need = head.need
-            rated.later, rated.share = self._shares(queue, turn.member, head.need)
-        return (turn.priority, rated.later, rated.share, head.job.submit_ms, turn.name)
+        if queue is not None and turn.need is not head.need:
+            turn.need = head.need
+            turn.later, turn.share = self._shares(queue, turn.member, head.need)
+        return (turn.priority, turn.later, turn.share, head.job.submit_ms, turn.name)
 
     def _shares(self, queue: Queue, member: Key | None, need: Mapping[str, int]) -> tuple[int, int]:
         """0 before 1, and the dominant share: queues below their guarantee, members that are entitled to something."""
@@ -259,4 +254,4 @@ def share_of(capacity: Mapping[str, int], used: Mapping[str, int], need: Mapping
     return max([(amount << SHARE_BITS) // capacity[r] for r, amount in amounts.items() if capacity.get(r)], default=0)
 
 
-__all__ = ["INFINITE", "Head", "Ranks", "Rated", "Source", "Turns", "Views", "share", "share_ahead", "share_of"]
+__all__ = ["INFINITE", "Head", "Source", "Turn", "Turns", "Views", "share", "share_ahead", "share_of"]
