@@ -17,7 +17,6 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from muster.core.jobs import Job
-from muster.core.limits import PREEMPTIONS_MAX
 from muster.core.members import fair_member
 from muster.core.model import Amounts
 from muster.core.potential import ByPriority, Entitled, Step, capacity_of, entitled, summed, weigh
@@ -122,8 +121,9 @@ def since_ms(job: Job) -> int:
 
 
 def protected_until_ms(victim: Job, queue: Queue, *, core: bool) -> int:
-    """Until when min_runtime keeps the job; what it has beyond its minimum may go at any time (rule P2c)."""
-    shortest = min_runtime_ms(queue) if core else 0
+    """Until when min_runtime of its queue and of its class keep the job; what it has beyond its minimum may go at any
+    time (rule P2c)."""
+    shortest = max(min_runtime_ms(queue), victim.spec.min_runtime_ms) if core else 0
     return since_ms(victim) + shortest if shortest else 0
 
 
@@ -131,7 +131,7 @@ def is_protected(job: Job, victim: Job, queue: Queue, *, core: bool, now_ms: int
     """Rule P4: not preemptible, not long enough there, or preempted so often that only priority counts."""
     if not victim.spec.preemptible or protected_until_ms(victim, queue, core=core) > now_ms:
         return True
-    return core and victim.preemptions >= PREEMPTIONS_MAX and victim.spec.priority >= job.spec.priority
+    return core and victim.preemptions >= victim.spec.max_preemptions and victim.spec.priority >= job.spec.priority
 
 
 def why_not(outlook: Outlook, job: Job, takings: Sequence[Taking], gains: Amounts, replicas: int) -> str | None:
