@@ -115,6 +115,11 @@ def min_runtime_ms(queue: Queue) -> int:
     return next((above.spec.min_runtime_ms for above in queue.chain if above.spec.min_runtime_ms), 0)
 
 
+def shortest_ms(job: Job, queue: Queue) -> int:
+    """How long the job is left alone: as jobs of its queue are, and as jobs of its priority class are (rule P4)."""
+    return max(min_runtime_ms(queue), job.spec.min_runtime_ms)
+
+
 def since_ms(job: Job) -> int:
     """When the work began that an eviction would lose."""
     return job.started_ms or job.placed_ms
@@ -123,7 +128,7 @@ def since_ms(job: Job) -> int:
 def protected_until_ms(victim: Job, queue: Queue, *, core: bool) -> int:
     """Until when min_runtime of its queue and of its class keep the job; what it has beyond its minimum may go at any
     time (rule P2c)."""
-    shortest = max(min_runtime_ms(queue), victim.spec.min_runtime_ms) if core else 0
+    shortest = shortest_ms(victim, queue) if core else 0
     return since_ms(victim) + shortest if shortest else 0
 
 

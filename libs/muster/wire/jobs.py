@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from muster.api.v1 import job_pb2
 from muster.core import resources
 from muster.core.errors import Code, Rejected
-from muster.core.limits import GANG_PODS_MAX, JOB_BYTES_MAX
+from muster.core.limits import GANG_PODS_MAX, JOB_BYTES_MAX, PREEMPTIONS_MAX
 from muster.core.model import Amounts, JobSpec, Pairs, TaskGroup, Toleration
 from muster.core.sizes import spec_bytes
 from muster.wire import arrays, ids, podtemplate, reserved
@@ -117,6 +117,8 @@ class JobReader:
             completion=array.completion,
             max_parallel=array.max_parallel,
             checkpoint_ms=_checkpoint_ms(stated["checkpoint"]) if "checkpoint" in stated else 0,
+            max_preemptions=stated.get("max_preemptions", PREEMPTIONS_MAX),
+            priority_class=stated.get("priority_class", ""),
         )
         if len(tasks) > 1 and spec_bytes(job) > JOB_BYTES_MAX:  # a template of the job counts once per group
             _check_encoded_size(job)
