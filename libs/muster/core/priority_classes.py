@@ -23,7 +23,7 @@ LABEL_CHARS_MAX: Final = 317  # of a key as Kubernetes has them; values are shor
 
 def check_class(spec: PriorityClass) -> None:
     """Raises Rejected for a class that no cell would take."""
-    check_name("name", spec.name)
+    check_name("name", spec.name, RULE)
     if not -PRIORITY_MAX <= spec.value <= PRIORITY_MAX:
         raise _invalid("value", f"{spec.value} is not between -{PRIORITY_MAX} and {PRIORITY_MAX}")
     if not 0 <= spec.min_runtime_ms <= RUNTIME_MAX_MS:

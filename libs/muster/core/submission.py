@@ -120,10 +120,15 @@ def _check_protection(spec: JobSpec) -> None:
         have = f"{spec.max_preemptions} is not between 0 and {PREEMPTIONS_ALLOWED_MAX}"
         raise _invalid("max_preemptions", have, "P4")
     if spec.priority_class and spec.priority:
-        have = f'"{spec.priority_class}" says what the priority is, and priority says {spec.priority}: give one of them'
-        raise _invalid("priority_class", have, "P4")
+        raise two_priorities(spec.priority_class, spec.priority)
     if spec.min_runtime_ms:
         raise _invalid("min_runtime", "is what priority classes and queues have: give the job a priority_class", "P4")
+
+
+def two_priorities(priority_class: str, priority: int) -> Rejected:
+    """The refusal of a job that names a class and a priority."""
+    have = f'"{priority_class}" says what the priority is, and priority says {priority}: give one of the two'
+    return _invalid("priority_class", have, "P4")
 
 
 def _check_duration(field: str, duration_ms: int) -> None:
@@ -186,10 +191,12 @@ def _check_task(field: str, task: TaskGroup) -> None:
                 raise _invalid(f"{field}.affinity", f'unknown operator "{requirement.operator}" (known: {known})', "G4")
 
 
-def check_name(field: str, value: str) -> None:
+def check_name(field: str, value: str, rule: str = "") -> None:
     if len(value) > NAME_CHARS_MAX or not NAME.fullmatch(value):
         have = f'"{value[:NAME_CHARS_MAX]}" is not a name'
-        raise _invalid(field, f"{have}: lower-case letters, digits and dashes, at most {NAME_CHARS_MAX} characters")
+        raise _invalid(
+            field, f"{have}: lower-case letters, digits and dashes, at most {NAME_CHARS_MAX} characters", rule
+        )
 
 
 def _invalid(field: str, message: str, rule: str = "") -> Rejected:
