@@ -97,7 +97,7 @@ async def _first_refusal(client: Client, specs: Sequence[job_pb2.JobSpec], resul
         if isinstance(result, Submitted):
             continue
         message = sentence(result)
-        if result.code == "NOT_FOUND" and "queue" in message:
+        if result.code == "NOT_FOUND" and 'queue "' in message:
             message = (await unknown_queue(client, spec.queue, result)).message
         print(f"muster: {spec.name or 'job'}: {message}", file=sys.stderr)
         for line in details(result):
