@@ -27,6 +27,7 @@ from muster.core.model import (
     JobSpec,
     NodeSpec,
     PodChange,
+    PriorityClass,
     QueueSpec,
     Requirement,
     Taint,
@@ -106,6 +107,7 @@ ATTEMPT = Attempt(1, 10, 20, 30, "Preempted", "preempted by job x", 1, PLACEMENT
 ITEMS: Final = (
     c.SubmitJob(SPEC),
     c.SubmitJob(replace(SPEC, completion="EVERY_INDEX", max_parallel=8, checkpoint_ms=600_000)),
+    c.SubmitJob(replace(SPEC, max_preemptions=0, priority_class="high")),
     c.CancelJob(ID, "ann", "typo", "r1"),
     c.UpsertQueue("research/vision", QUEUE, 2, "r1", "research/images"),
     c.DeleteQueue("research/vision", 2, "r1"),
@@ -117,6 +119,8 @@ ITEMS: Final = (
     c.RequeueJob(ID, "r1"),
     c.ReportCheckpoint(ID, 1, 2, "r1"),
     c.UpsertPriorityClass("high", 5, (("a", "b"),), "r1"),
+    c.UpsertPriorityClass("high", 5, (), "r1", 600_000),
+    c.DeletePriorityClass("high", "r1"),
     c.UpsertReservation("r", "r1"),
     c.DeleteReservation("r", "r1"),
     c.NodesReported("sim-a", (NODE,), ("node-2",), True, True),
@@ -176,6 +180,9 @@ TRANSITIONS: Final = (
     tr.JobPlaced(ID, 2, (replace(PLACEMENT[0], skipped=((0, 3), (5, 1))),)),
     tr.CheckpointReported(ID, 2, 1_700_000_000_000),
     tr.HoldExtended(ID, 99),
+    tr.PriorityClassUpserted(PriorityClass("high", 5, (("a", "b"),), 600_000)),
+    tr.PriorityClassRemoved("high"),
+    tr.JobQueued(replace(SPEC, priority=5, priority_class="high", min_runtime_ms=600_000), "q7", POSITION),
 )
 HEADER: Final = tr.Header(1, "3-17", 16, 3, 1_700_000_000_000, InboxPosition(5, 0), POSITION, 1000, 12)
 HOLD: Final = Hold(ID, PLACEMENT, ((OTHER, 2),), 99)
@@ -257,6 +264,7 @@ PARTS: Final = (
     replace(HEAD, histories=(sp.HistoryRecord("q7", 1_700_000_000_000, (("cpu", b"\x01\x00\x00"),)),)),
     sp.TailPart(1, ((1, ID, 2),), (OTHER,), ((99, 1, ID, 2),), True, (ID,), (ID,), (ID,), True),
     replace(HEAD, holds=(replace(HOLD, shrinks=((OTHER, 3, (1, 3)),), made_ms=1_700_000_000_000),)),
+    replace(HEAD, classes=(PriorityClass("high", 5, (("a", "b"),), 600_000), PriorityClass("low", -5))),
 )
 
 

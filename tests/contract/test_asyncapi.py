@@ -24,6 +24,7 @@ WATCH_ONLY = {"JobEvent": {"command", "code"}}  # fields that only WatchJobs sen
 MESSAGES = {
     "job": events_pb2.JobEvent,
     "queue": events_pb2.QueueEvent,
+    "priority-class": events_pb2.PriorityClassEvent,
     "command": events_pb2.CommandEvent,
     "cell": events_pb2.CellEvent,
 }

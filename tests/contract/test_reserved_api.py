@@ -32,7 +32,6 @@ COMMANDS = (
     commands.SuspendJob("x"),
     commands.ResumeJob("x"),
     commands.RequeueJob("x"),
-    commands.UpsertPriorityClass("x"),
     commands.UpsertReservation("x"),
     commands.DeleteReservation("x"),
     commands.CordonNode("c", "n"),

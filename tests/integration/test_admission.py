@@ -25,7 +25,7 @@ from muster.runtime.streams import events_spec, inbox_spec
 GIB = 1 << 30
 RESERVED_CALLS = (
     *("UpdateJob", "SuspendJobs", "ResumeJobs", "RequeueJobs"),
-    *(method.name for method in admin_pb2.DESCRIPTOR.services_by_name["AdminService"].methods),
+    *("UpsertReservation", "DeleteReservation", "ListReservations", "CordonNode"),
 )
 
 

@@ -14,7 +14,6 @@ from muster.core.model import GroupPlacement
 from muster.core.preemption_rules import Taking
 
 OVER = (3, 4, 5)  # SUCCEEDED, FAILED, GONE
-PREEMPTIONS_MAX = 5
 ORDERS_MAX_OF = 6  # victims of one queue whose orders are all tried
 
 Usage = dict[str, int]
@@ -120,9 +119,10 @@ def check_rules(now: Believed, job: Job, takings: Sequence[Taking]) -> None:
             assert lower or policy == "ANY", "P2a: the policy allows lower priorities only"
         assert victim.spec.preemptible, "P4"
         if taking.whole:
-            assert victim.preemptions < PREEMPTIONS_MAX or lower, "P4: preempted too often"
+            assert victim.preemptions < victim.spec.max_preemptions or lower, "P4: preempted too often"
             since_ms = victim.started_ms or victim.placed_ms
-            assert since_ms + _min_runtime_ms(now, victim) <= state.now_ms, "P4: min_runtime"
+            assert since_ms + _min_runtime_ms(now, victim) <= state.now_ms, "P4: min_runtime of its queue"
+            assert since_ms + victim.spec.min_runtime_ms <= state.now_ms, "P4: min_runtime of its class"
     if others:
         share, used = now.entitled(job.queue)[0], now.usage[job.queue]
         assert any(used.get(r, 0) < share.get(r, 0) for r in asked), "P2a: its own queue is not below E"

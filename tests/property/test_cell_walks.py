@@ -32,6 +32,7 @@ SHAPES = (
     (("nvidia.com/gpu", 2000),),
 )
 LEAVES = ("research/vision", "research/nlp", "batch")
+CLASSES = ("high", "low")
 LIMIT = (("cpu", 30_000),)  # of research
 HALF_LIVES_MS = (0, 60_000, 7_000_000)
 
@@ -56,6 +57,7 @@ class Walk:
         queues = ("research", *LEAVES)
         limits = {"research": LIMIT, "batch": (("cpu", 9_000),)}
         self.send(*[c.UpsertQueue(path, QueueSpec("", "", "", limit=limits.get(path, ()))) for path in queues])
+        self.send(*[c.UpsertPriorityClass(name, value) for value, name in enumerate(CLASSES)])
         for cluster in ("sim-a", "sim-b"):
             nodes = tuple(self.node(cluster, n) for n in range(4))
             self.send(c.NodesReported(cluster, nodes, first=True, complete=True))
@@ -102,6 +104,7 @@ class Walk:
             least = self.draw.randint(1, replicas) if self.draw.random() < 0.5 else replicas
             policy = self.draw.choice(("", "SPREAD"))
             tasks.append(TaskGroup(name, replicas, least, SHAPES[shape], policy=policy))
+        of_class = self.draw.choice((*CLASSES, "", "", ""))
         return JobSpec(
             id=hashlib.sha256(str(self.number).encode()).hexdigest()[:32],
             namespace=self.draw.choice(("team-a", "team-b")),
@@ -109,7 +112,7 @@ class Walk:
             name=f"job-{self.number}",
             queue=self.draw.choice(LEAVES),
             tasks=tuple(tasks),
-            priority=self.draw.choice((0, 0, 0, 1, 5)),
+            priority=0 if of_class else self.draw.choice((0, 0, 0, 1, 5)),
             request_id=f"request-{self.number}",
             digest=str(self.number),
             max_runtime_ms=self.draw.choice((0, 0, 0, 120_000)),
@@ -117,6 +120,8 @@ class Walk:
             completion=EVERY_INDEX if array else "",
             max_parallel=self.draw.choice((0, sum(task.min_replicas for task in tasks) + 1)) if array else 0,
             checkpoint_ms=self.draw.choice((0, 0, 30_000)),
+            max_preemptions=self.draw.choice((0, 1, 2, 5, 5, 5)),
+            priority_class=of_class,
         )
 
     def go_on(self) -> None:
@@ -175,6 +180,8 @@ class Walk:
             assert policy != "NEVER"
             assert other.spec.priority < mine.spec.priority or policy == "ANY"
             assert other.spec.preemptible
+            assert other.preemptions < other.spec.max_preemptions or other.spec.priority < mine.spec.priority
+            assert (other.started_ms or other.placed_ms) + other.spec.min_runtime_ms <= self.state.now_ms
 
     def share(self) -> None:
         """As fair-share does, from what the jobs ask for."""
@@ -232,6 +239,17 @@ class Walk:
             half_life_ms = self.draw.choice(HALF_LIVES_MS)
             self.send(c.UpsertQueue("research", QueueSpec("", "", "", limit=LIMIT, half_life_ms=half_life_ms)))
 
+    def change_class(self) -> None:
+        """Jobs that exist keep what they have."""
+        before = {job.id: job.spec for job in self.state.jobs.values()}
+        name = self.draw.choice(CLASSES)
+        if self.draw.random() < 0.3:
+            self.send(c.DeletePriorityClass(name))
+        else:
+            least_ms = self.draw.choice((0, 60_000))
+            self.send(c.UpsertPriorityClass(name, self.draw.choice((-1, 0, 1, 5)), min_runtime_ms=least_ms))
+        assert all(job.spec == before[job.id] for job in self.state.jobs.values() if job.id in before)
+
     def wait(self) -> None:
         self.saw(self.cell.wait(self.draw.choice((500, 2000, 30_000, 61_000, 400_000, 4_000_000))))
 
@@ -244,7 +262,7 @@ class Walk:
         weighted = (
             *((self.submit, 6), (self.go_on, 8), (self.stop, 4), (self.preempt, 4), (self.wait, 2)),
             *((self.go_wrong, 2), (self.reject, 1), (self.cancel, 1), (self.change_node, 1), (self.relist, 1)),
-            *((self.change_queue, 1), (self.reload, 1), (self.share, 3), (self.checkpoint, 1)),
+            *((self.change_queue, 1), (self.change_class, 1), (self.reload, 1), (self.share, 3), (self.checkpoint, 1)),
         )
         actions, weights = zip(*weighted, strict=True)
         self.draw.choices(actions, weights)[0]()

@@ -23,7 +23,6 @@ from muster.core import transitions as tr
 from muster.core.demand import demand, startable
 from muster.core.entitlements import entitlements
 from muster.core.jobs import Job
-from muster.core.limits import PREEMPTIONS_MAX
 from muster.core.model import JobState, QueueSpec
 from muster.core.queues import Queue
 
@@ -87,7 +86,8 @@ class Sharing(Around):
                     replicas=replicas,
                     least=1,
                     cpu=ONE,
-                    preemptible=draw.random() < 0.5,
+                    preemptible=draw.random() < 0.6,
+                    max_preemptions=draw.choice((0, 1, 2, 5, 5)),
                 )
             )
         self.cell.now_ms += draw.choice((0, 1, 1000))
@@ -100,11 +100,11 @@ class Sharing(Around):
 
     def tire_one(self) -> None:
         """Some job was preempted so often that it becomes protected: again and again by hand, then it waits."""
-        jobs = [job for job in self.running() if job.spec.preemptible and job.preemptions < PREEMPTIONS_MAX]
+        jobs = [job for job in self.running() if job.spec.preemptible and job.preemptions < job.spec.max_preemptions]
         if not jobs:
             return
         job = self.draw.choice(jobs)
-        while job.preemptions < PREEMPTIONS_MAX and job.charged and not job.next_state:
+        while job.preemptions < job.spec.max_preemptions and job.charged and not job.next_state:
             self.cell.by_hand(tr.JobPreempted(job.id, job.epoch, "", 0))
             self.obey()
 
@@ -139,7 +139,7 @@ class Sharing(Around):
         waiting = self.kept_waiting()
         fixed = dict.fromkeys(self.leaves, 0)
         for job in self.state.jobs.values():
-            if job.charged and (not job.spec.preemptible or job.preemptions >= PREEMPTIONS_MAX):
+            if job.charged and (not job.spec.preemptible or job.preemptions >= job.spec.max_preemptions):
                 fixed[self.state.queues.get(job.queue).path] += ONE * self.live(job)
         loans = [path for path in self.leaves if self.is_left_alone(path, fixed[path])]
         assert not waiting or loans, (waiting, fixed, {path: self.used(path) for path in self.leaves})

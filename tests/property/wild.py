@@ -100,6 +100,7 @@ class Wild(Chance):
             tasks=tuple(groups),
             priority=draw.choice((0, 0, 0, 1, 2)),
             preemptible=draw.random() < 0.9,
+            max_preemptions=draw.choice((0, 1, 1, 2, 5, 5, 5, 5)),
             submitter=draw.choice(MEMBERS),
             namespace=draw.choice(MEMBERS),
             completion=EVERY_INDEX if array else "",

@@ -223,6 +223,11 @@ class Scenario:
         await self._write([commands.UpsertQueue(path, spec, -1)])
         await self.until(lambda: self.state.queues.find(path) is not None)
 
+    async def priority_class(self, name: str, value: int = 0, **settings: Any) -> None:
+        """Create the class, or make it this."""
+        await self._write([commands.UpsertPriorityClass(name, value, **settings)])
+        await self.until(lambda: name in self.state.classes)
+
     async def submit(self, name: str, count: int = 0, *, queue: str, **more: Any) -> None:
         """A job, or so many, numbered, in one message. See `spec` for what can be said about them."""
         names = [f"{name}-{n}" for n in range(count)] if count else [name]

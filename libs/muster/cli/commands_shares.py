@@ -76,7 +76,7 @@ def import_(
     file: Annotated[str, typer.Argument(help="Its queue definitions as YAML; - is stdin.")],
     out: Annotated[str, typer.Option("--out", "-w", help="Write the queue file here instead of to stdout.")] = "",
 ) -> None:
-    """Turn another system's queue definitions into a queue file; what has no counterpart is listed on stderr."""
+    """Turn another system's queues and priority classes into a file; what has no counterpart is listed on stderr."""
     from muster.cli import importing
 
     importing.run(system, file, out)

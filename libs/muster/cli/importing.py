@@ -1,4 +1,4 @@
-"""`muster import`: another system's queue definitions as a queue file. Needs no cell."""
+"""`muster import`: another system's queue definitions, and its priority classes, as one file. Needs no cell."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from muster.cli.errors import CliError, Exit, nearest
 from muster.cli.imports import SYSTEMS
-from muster.client import queuefile
+from muster.client import classfile, queuefile
 
 
 def run(system: str, file: str, out: str) -> None:
@@ -22,12 +22,17 @@ def run(system: str, file: str, out: str) -> None:
         raise CliError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}", Exit.USAGE) from None
     found = reader(text, file)
     written = queuefile.dump(found.queues)
+    if found.classes:
+        written = classfile.dump(found.classes) + written
     if out:
         try:
             Path(out).write_text(written, encoding="utf-8")
         except OSError as error:
             raise CliError(f"{out} cannot be written: {error.strerror}", Exit.USAGE) from None
         print(f"{out}: {len(found.queues)} queues; try `muster queue apply -f {out} --dry-run`", file=sys.stderr)
+        if found.classes:
+            many = f"{len(found.classes)} priority classes"
+            print(f"{out}: {many}; try `muster priority-class apply -f {out} --dry-run`", file=sys.stderr)
     else:
         sys.stdout.write(written)
     for note in found.notes:

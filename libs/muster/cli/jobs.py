@@ -18,6 +18,7 @@ from muster.client import Client, ClientError, Job, JobFileError, NotFound, Subm
 from muster.client.durations import parse_duration_ms
 from muster.client.requests import job_filter
 from muster.client.views import phase_text, reason_text
+from muster.core.limits import PREEMPTIONS_MAX
 
 Result = Submitted | ClientError
 NO_TEMPLATE: Final = "no pod template: on a real cluster it holds what it asks for and does nothing, until cancelled"
@@ -96,7 +97,7 @@ async def _first_refusal(client: Client, specs: Sequence[job_pb2.JobSpec], resul
         if isinstance(result, Submitted):
             continue
         message = sentence(result)
-        if result.code == "NOT_FOUND" and "queue" in message:
+        if result.code == "NOT_FOUND" and 'queue "' in message:
             message = (await unknown_queue(client, spec.queue, result)).message
         print(f"muster: {spec.name or 'job'}: {message}", file=sys.stderr)
         for line in details(result):
@@ -136,7 +137,7 @@ def list_jobs(
         return
     wide = output is Format.WIDE
     header = ["NAME", "QUEUE", "STATE", "REASON", "PODS", "PRIORITY", "AGE", "ID"]
-    header += ["NAMESPACE", "SUBMITTER", "EPOCH", "REQUESTS"] if wide else []
+    header += ["CLASS", "NAMESPACE", "SUBMITTER", "EPOCH", "REQUESTS"] if wide else []
     print(show.table(header, [_row(job, wide) for job in found], right=frozenset({5, 6})))
     if limit and len(found) == limit:
         print(f"(the newest {limit}; --limit 0 shows all)")
@@ -149,7 +150,8 @@ def _row(job: Job, wide: bool) -> list[str]:
     row = [job.name, job.queue, job.state, job.reason or show.NOTHING, pod_counts(job), priority, age, job.id[:8]]
     if wide:
         requests = " + ".join(f"{task.replicas} x ({show.amounts(task.resources)})" for task in spec.tasks)
-        row += [job.namespace, job.submitter or show.NOTHING, str(status.epoch), requests]
+        row += [spec.priority_class or show.NOTHING, job.namespace, job.submitter or show.NOTHING]
+        row += [str(status.epoch), requests]
     return row
 
 
@@ -204,7 +206,10 @@ def _portrait(job: Job, wide: bool) -> list[str]:
     if job.message:
         lines.append(f" message   {job.message}")
     lines += [f" needs     {task.name}: {_count(task)} x ({show.amounts(task.resources)})" for task in spec.tasks]
-    lines.append(f" priority  {spec.priority}   namespace {job.namespace}   submitter {job.submitter or show.NOTHING}")
+    of_class = f" (class {spec.priority_class})" if spec.priority_class else ""
+    names = f"namespace {job.namespace}   submitter {job.submitter or show.NOTHING}"
+    lines.append(f" priority  {spec.priority}{of_class}   {names}")
+    lines += [f" protected {told}" for told in _protection(job)]
     bounds = [
         f"{name} {show.duration(bound.ToMilliseconds() / 1000)}"
         for name, bound in (("max_runtime", spec.max_runtime), ("max_wait", spec.max_wait))
@@ -237,6 +242,21 @@ def _portrait(job: Job, wide: bool) -> list[str]:
         if len(attempt.replicas) > len(rows):
             lines.append(f" ... {len(attempt.replicas) - len(rows):,} more (-o wide)")
     return lines
+
+
+def _protection(job: Job) -> list[str]:
+    """What keeps the job from being preempted, beyond what keeps every job (rule P4)."""
+    status, spec = job.proto.status, job.proto.spec
+    most = spec.max_preemptions if spec.HasField("max_preemptions") else PREEMPTIONS_MAX
+    fixed = spec.HasField("preemptible") and not spec.preemptible
+    parts = ["not preemptible"] if fixed else []
+    if not fixed and status.preemptions >= most:
+        parts.append(f"preempted {status.preemptions} of {most} times: from now on only by priority")
+    elif not fixed and (status.preemptions or spec.HasField("max_preemptions")):
+        parts.append(f"preempted {status.preemptions} of {most} times")
+    if least_ms := status.min_runtime.ToMilliseconds():
+        parts.append(f"until it ran {show.duration(least_ms / 1000)}")
+    return ["   ".join(parts)] if parts else []
 
 
 def _count(task: job_pb2.TaskGroup) -> str:

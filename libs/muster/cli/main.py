@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from muster.cli import commands_jobs, commands_queue, commands_run, commands_shares, commands_watch
+from muster.cli import commands_classes, commands_jobs, commands_queue, commands_run, commands_shares, commands_watch
 from muster.cli.errors import EXIT_CODES_HELP, CliError, Exit
 
 app = typer.Typer(
@@ -48,6 +48,7 @@ commands_jobs.add_to(app)
 commands_watch.add_to(app)
 commands_shares.add_to(app)
 app.add_typer(commands_queue.app, name="queue")
+app.add_typer(commands_classes.app, name="priority-class")
 
 
 def main() -> None:

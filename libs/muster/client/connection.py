@@ -22,6 +22,7 @@ import grpc.aio
 from google.protobuf import field_mask_pb2
 
 from muster.api.v1 import (
+    admin_pb2_grpc,
     job_pb2,
     query_pb2,
     query_pb2_grpc,
@@ -31,6 +32,7 @@ from muster.api.v1 import (
     submission_pb2_grpc,
 )
 from muster.client import errors, requests, tracing, watching
+from muster.client.classes import ClassCalls
 from muster.client.planning import PlanningCalls
 from muster.client.requests import new_request_id, queue_message
 from muster.client.views import CommandOutcome, Event, Explained, Job, JobPage, Queue, Submitted
@@ -53,7 +55,7 @@ def connect(address: str = "127.0.0.1:7070", *, token: str = "", timeout_s: floa
     return Client(address, token=token, timeout_s=timeout_s)
 
 
-class Client(PlanningCalls):
+class Client(PlanningCalls, ClassCalls):
     """One connection, for one event loop. Use it as an asynchronous context manager."""
 
     def __init__(self, address: str, *, token: str = "", timeout_s: float = TIMEOUT_S) -> None:
@@ -72,6 +74,8 @@ class Client(PlanningCalls):
         self.query = query_pb2_grpc.QueryServiceStub(self.channel)
         self.queues: queue_pb2_grpc.QueueServiceAsyncStub
         self.queues = queue_pb2_grpc.QueueServiceStub(self.channel)
+        self.admin: admin_pb2_grpc.AdminServiceAsyncStub
+        self.admin = admin_pb2_grpc.AdminServiceStub(self.channel)
         self._newest = (0, 0)
         self._submitted_at: OrderedDict[str, int] = OrderedDict()  # job id -> ledger sequence before its story
 

@@ -95,6 +95,11 @@ def documents(text: str, source: str, what: str = "a job") -> Iterator[yaml.Mapp
         raise JobFileError(source, line, f"this is not YAML: {error.problem}") from None
 
 
+def is_empty(node: yaml.Node) -> bool:
+    """Whether the node is a key's missing value."""
+    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+
+
 class Reader:
     """Turns YAML nodes into messages, field by field, and knows where each value stands."""
 
@@ -150,7 +155,7 @@ class Reader:
             field = fields.get(key)
             if field is None:
                 self.unknown(key_node, key, list(fields), where)
-            if not (isinstance(value, yaml.ScalarNode) and value.tag == "tag:yaml.org,2002:null"):
+            if not is_empty(value):
                 self.field(value, message, field, key if where == THE_JOB else f"{where}.{key}")
 
     def field(self, node: yaml.Node, message: Message, field: FieldDescriptor, where: str) -> None:

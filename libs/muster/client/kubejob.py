@@ -5,7 +5,7 @@ field it was): `backoffLimit` restarts, `suspend` a suspended job. More `complet
 job: so many indices, `parallelism` of them at once, each started as soon as there is room for it; completion mode
 Indexed means that an index that has succeeded is not run again. What has no counterpart is an error with its line. The
 queue is the annotation `muster.io/queue`, or the label of that name with dots for slashes; the annotation
-`muster.io/priority` is the priority.
+`muster.io/priority` is the priority; without it the template's `priorityClassName` names the priority class.
 """
 
 from __future__ import annotations
@@ -93,8 +93,17 @@ def _spec(reader: Reader, node: yaml.Node, spec: job_pb2.JobSpec) -> None:
         spec.suspend = bool(reader.plain(values["suspend"]))
     if "template" not in values:
         reader.fail(node, "spec needs a template")
+    if PRIORITY_KEY not in spec.annotations:
+        spec.priority_class = _priority_class(reader, values["template"])
     replicas = completions if array else parallelism
     spec.tasks.add(name="main", replicas=replicas, template=reader.json_text(values["template"], "spec.template"))
+
+
+def _priority_class(reader: Reader, template: yaml.Node) -> str:
+    """What the pods of the template name, or nothing."""
+    plain = reader.plain(template)
+    pods = plain.get("spec") if isinstance(plain, dict) else None
+    return str(pods.get("priorityClassName") or "") if isinstance(pods, dict) else ""
 
 
 def _mapping(

@@ -11,7 +11,8 @@
 
 A queue has the fields of the API's Queue under the same names; `queues` holds what is below it. A name may also be a
 whole path. What is not set has its default, so a file says what the queues are, not what to change. Mistakes name the
-key, its line and the nearest key there is. `dump` writes what `load` reads, without defaults.
+key, its line and the nearest key there is. `dump` writes what `load` reads, without defaults. The same file may hold
+`priority_classes`, which `classfile` reads.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from muster.api.v1 import queue_pb2
 from muster.client.durations import exact_duration
-from muster.client.jobfile import JobFileError, Reader, documents
+from muster.client.jobfile import JobFileError, Reader, documents, is_empty
 
+CLASSES: Final = "priority_classes"  # of the same file, for `classfile`
 SHORT_NAMES: Final = {"gpu": "nvidia.com/gpu", "gpus": "nvidia.com/gpu", "mem": "memory"}
 NOT_SET: Final = frozenset({"path", "id", "revision", "status"})  # by the server, or by the place in the file
 AMOUNTS: Final = ("guaranteed", "limit", "lending_limit")
@@ -50,8 +52,8 @@ def parse(text: str, *, source: str = "<text>") -> queue_pb2.ApplyQueuesRequest:
                 request.queues.extend(_queues(reader, value, ""))
             elif key == "moves":
                 reader.field(value, request, queue_pb2.ApplyQueuesRequest.DESCRIPTOR.fields_by_name["moves"], "moves")
-            else:
-                reader.unknown(key_node, key, ["queues", "moves"], "the file")
+            elif key != CLASSES:
+                reader.unknown(key_node, key, ["queues", "moves", CLASSES], "the file")
     if not request.queues and not request.moves:
         raise JobFileError(source, 1, "names no queues (write `queues:` and a mapping of names to settings)")
     return request
@@ -63,10 +65,10 @@ def _queues(reader: Reader, node: yaml.Node, above: str) -> Iterator[queue_pb2.Q
         path = f"{above}/{name}" if above else name
         queue = queue_pb2.Queue(path=path)
         below: yaml.Node | None = None
-        if not _is_empty(value):
+        if not is_empty(value):
             for key, key_node, field_node in reader.pairs(value, path):
                 if key == "queues":
-                    below = None if _is_empty(field_node) else field_node
+                    below = None if is_empty(field_node) else field_node
                 elif key in FIELDS:
                     reader.field(field_node, queue, FIELDS[key], f"{path}.{key}")
                 else:
@@ -83,10 +85,6 @@ def _allowances(queue: queue_pb2.Queue) -> Iterator[Any]:
     for name in ("per_namespace", "per_user"):
         if queue.HasField(name):
             yield getattr(queue, name).resources
-
-
-def _is_empty(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
 
 
 # --- writing --------------------------------------------------------------------------------------------------------

@@ -370,6 +370,8 @@ _APPLY: Final[dict[type[tr.Transition], Callable[[CellState, Any], None]]] = {
     tr.QueueUpserted: _queue_upserted,
     tr.QueueRemoved: _queue_removed,
     tr.EntitlementsSet: apply_queues.entitlements_set,
+    tr.PriorityClassUpserted: apply_queues.class_upserted,
+    tr.PriorityClassRemoved: apply_queues.class_removed,
     tr.JobQueued: _job_queued,
     tr.JobPlaced: _job_placed,
     tr.JobGrown: _job_grown,

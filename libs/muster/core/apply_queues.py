@@ -1,4 +1,4 @@
-"""Folding what changes in the tree of queues: shape, rules, and what queues are entitled to. Part of `apply`.
+"""Folding what operators set: the tree of queues, what queues are entitled to, priority classes. Part of `apply`.
 
 A queue's settings decide in which order and in which classes its jobs wait, and whether it keeps count of who shares
 it; when those change, what was derived from the old ones is made again.
@@ -116,3 +116,12 @@ def entitlements_set(state: CellState, t: tr.EntitlementsSet) -> None:
     state.pending.open_growing(job for job in state.pending.growing if state.jobs[job].queue in changed)
     if state.queues.lending:
         state.pending.loosen()  # less may be withheld from borrowers
+
+
+def class_upserted(state: CellState, t: tr.PriorityClassUpserted) -> None:
+    """Jobs that exist keep what they took from it, so nothing else changes (rule P4)."""
+    state.classes[t.spec.name] = t.spec
+
+
+def class_removed(state: CellState, t: tr.PriorityClassRemoved) -> None:
+    del state.classes[t.name]

@@ -96,7 +96,8 @@ def _protection(job: Job, queue: Queue, room: Room, blockers: list[Blocker], unb
     if above_own:
         told = resources.format_amounts(above_own)
         message = (
-            f"it cannot be reclaimed from, so it starts only within the entitlement of {queue.path}: {told} too much"
+            f"it cannot be reclaimed from ({_why_protected(job)}), so it starts only within the entitlement of "
+            f"{queue.path}: {told} too much"
         )
         blockers.append(Blocker("P4", "protected", queue.path, message=message))
         less = all(queue.usage.get(resource, 0) >= amount for resource, amount in above_own)
@@ -108,6 +109,12 @@ def _protection(job: Job, queue: Queue, room: Room, blockers: list[Blocker], unb
         blockers.append(_kept(job, queue, over, room.kept_for(queue, over)))
         told = resources.format_pair(over.resource, over.missing)
         unblocked.append(f"{told} more guaranteed to {queue.path}, less guaranteed to others, or preemptible jobs")
+
+
+def _why_protected(job: Job) -> str:
+    if not job.spec.preemptible:
+        return "it is not preemptible"
+    return f"it was preempted {job.preemptions} times, and max_preemptions is {job.spec.max_preemptions}"
 
 
 def _kept(job: Job, queue: Queue, over: Overclaim, kept: list[tuple[Queue, int]]) -> Blocker:

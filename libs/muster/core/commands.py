@@ -68,6 +68,21 @@ class ChangeQueues(Item, tag="ChangeQueues", frozen=True):
         return self.changes[0].path if self.changes else ""
 
 
+class UpsertPriorityClass(Item, tag="UpsertPriorityClass", frozen=True):
+    """Create or change a class. Jobs that are queued already keep what they have."""
+
+    name: str
+    value: int = 0
+    labels: Pairs = ()
+    request_id: str = ""
+    min_runtime_ms: int = 0
+
+
+class DeletePriorityClass(Item, tag="DeletePriorityClass", frozen=True):
+    name: str
+    request_id: str = ""
+
+
 class CordonNode(Item, tag="CordonNode", frozen=True):
     """Reserved: refused with UNIMPLEMENTED until its rule is built. So are all below it."""
 
@@ -104,13 +119,6 @@ class ReportCheckpoint(Item, tag="ReportCheckpoint", frozen=True):
     job: str
     epoch: int = 0
     at_ms: int = 0
-    request_id: str = ""
-
-
-class UpsertPriorityClass(Item, tag="UpsertPriorityClass", frozen=True):
-    name: str
-    value: int = 0
-    labels: Pairs = ()
     request_id: str = ""
 
 
@@ -217,6 +225,7 @@ AnyItem = (
     | RequeueJob
     | ReportCheckpoint
     | UpsertPriorityClass
+    | DeletePriorityClass
     | UpsertReservation
     | DeleteReservation
     | NodesReported

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from muster.core import checkpoints, commands, facts, pods, queue_changes, queue_rules, submission
+from muster.core import checkpoints, commands, facts, pods, priority_classes, queue_changes, queue_rules, submission
 from muster.core import transitions as tr
 from muster.core.cycle import run_cycle
 from muster.core.draft import Draft
@@ -166,6 +166,8 @@ _HANDLERS: Final[dict[type, Handler]] = {
     commands.UpsertQueue: lambda draft, _, item: queue_rules.upsert(draft, item),
     commands.DeleteQueue: lambda draft, _, item: queue_rules.delete(draft, item),
     commands.ChangeQueues: lambda draft, _, item: queue_changes.change_queues(draft, item),
+    commands.UpsertPriorityClass: lambda draft, _, item: priority_classes.upsert(draft, item),
+    commands.DeletePriorityClass: lambda draft, _, item: priority_classes.delete(draft, item),
     commands.NodesReported: lambda draft, _, item: facts.nodes_reported(draft, item),
     commands.NodeTopologyReported: lambda draft, _, item: facts.topology_reported(draft, item),
     commands.PodsObserved: lambda draft, _, item: pods.observed(draft, item),

@@ -24,7 +24,16 @@ from muster.core.errors import Rejected
 from muster.core.gangs import Gang, GangShape, shape_key
 from muster.core.jobs import OVER, Job, advance, is_over, may_grow
 from muster.core.limits import MESSAGE_CHARS_MAX, SUBJECT_CHARS_MAX, TRANSACTION_BYTES_MAX
-from muster.core.model import Amounts, GroupPlacement, InboxPosition, JobSpec, JobState, PodChange, TaskGroup
+from muster.core.model import (
+    Amounts,
+    GroupPlacement,
+    InboxPosition,
+    JobSpec,
+    JobState,
+    PodChange,
+    PriorityClass,
+    TaskGroup,
+)
 from muster.core.order import ClassKey, OrderKey, PendingIndex, class_key, order_key, protected
 from muster.core.overlay import Overlay
 from muster.core.potential import staying
@@ -65,6 +74,7 @@ class Draft:
         self.fresh = PendingIndex()  # jobs that became pending in this transaction
         self.holds: dict[str, Hold] = state.holds
         self.entitled: Mapping[str, Amounts] = state.entitled  # queue id -> E, as far as it is published
+        self.classes: Mapping[str, PriorityClass] = state.classes  # replaced, never changed in place
         self.reopened: dict[str, None] = {}  # queues that may have or take more now
         self.asked_now: dict[str, None] = {}  # jobs a preemption plan is asked for
         self.answered_now: dict[str, None] = {}

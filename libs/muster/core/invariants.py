@@ -16,6 +16,7 @@ from muster.core.invariants_potential import check_usage
 from muster.core.invariants_queues import check_counts
 from muster.core.jobs import GONE, SUCCEEDED, Job, may_grow
 from muster.core.lifecycle import CHARGED, TERMINAL
+from muster.core.limits import PRIORITY_CLASSES_MAX
 from muster.core.model import EVERY_INDEX, JobState
 from muster.core.queues import Queue
 from muster.core.resources import DEVICE_MILLIS, PODS
@@ -35,6 +36,7 @@ def check(state: CellState) -> None:
     check_claims(state)
     _check_pending(state)
     _check_names(state)
+    _check_classes(state)
     _check_finished(state)
     _check_gangs(state)
     _check_holds(state)
@@ -276,6 +278,15 @@ def _check_pending(state: CellState) -> None:
     for marks in (pending.opened, pending.reopened):
         if any(pending.classes.get(key) is not found for key, found in marks.items()):
             _fail("I7: a mark points to a class that is gone")
+
+
+def _check_classes(state: CellState) -> None:
+    """P4: classes have the names they go by; who has not named one has no min_runtime of its own."""
+    if len(state.classes) > PRIORITY_CLASSES_MAX or any(of.name != name for name, of in state.classes.items()):
+        _fail(f"P4: priority classes {sorted(state.classes)}")
+    for job in state.jobs.values():
+        if job.spec.min_runtime_ms and not job.spec.priority_class:
+            _fail(f"P4: job {job.id} has a min_runtime of no class")
 
 
 def _check_names(state: CellState) -> None:

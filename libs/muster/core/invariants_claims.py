@@ -15,7 +15,6 @@ from muster.core.lifecycle import CHARGED
 from muster.core.state import CellState
 
 OVER = (3, 4, 5)  # SUCCEEDED, FAILED, GONE
-PREEMPTIONS_MAX = 5
 
 Totals = dict[str, int]
 
@@ -25,7 +24,7 @@ def _protected(state: CellState) -> dict[str, Totals]:
     held for them."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for job in state.jobs.values():
-        if job.spec.preemptible and job.preemptions < PREEMPTIONS_MAX:
+        if job.spec.preemptible and job.preemptions < job.spec.max_preemptions:
             continue
         hold = state.holds.get(job.id)
         stays = job.state in CHARGED and not job.victim

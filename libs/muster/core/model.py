@@ -12,6 +12,8 @@ from enum import IntEnum, StrEnum
 
 from msgspec import Struct
 
+from muster.core.limits import PREEMPTIONS_MAX
+
 type_ = type  # `type` reads as a field name elsewhere
 
 Amounts = tuple[tuple[str, int], ...]  # (resource, amount), sorted by resource, amounts > 0
@@ -134,6 +136,18 @@ class JobSpec(Struct, array_like=True, frozen=True):
     completion: str = ""  # rule G1: "" (ALL_PLACED) or EVERY_INDEX, which makes it an array job
     max_parallel: int = 0  # of an array job: so many pods at once; 0: all
     checkpoint_ms: int = 0  # rule P3: its work is safe at every multiple of this after it began; 0: never by itself
+    max_preemptions: int = PREEMPTIONS_MAX  # rule P4: after so many it is preempted only by higher priority
+    priority_class: str = ""  # where priority and min_runtime come from; they are settled when the job is queued
+    min_runtime_ms: int = 0  # rule P4, of its class: not preempted before it has run that long, nor before its queue's
+
+
+class PriorityClass(Struct, array_like=True, frozen=True):
+    """A priority with a name, and how long jobs of the class are left alone (rule P4)."""
+
+    name: str
+    value: int = 0
+    labels: Pairs = ()
+    min_runtime_ms: int = 0
 
 
 class Allowance(Struct, array_like=True, frozen=True):

@@ -21,7 +21,6 @@ from typing import Final, NamedTuple
 
 from muster.core.gangs import GangShape
 from muster.core.jobs import Job
-from muster.core.limits import PREEMPTIONS_MAX
 from muster.core.model import JobSpec
 from muster.core.queues import Queue
 
@@ -51,7 +50,7 @@ def member_of(spec: JobSpec) -> str:
 
 def protected(job: Job) -> bool:
     """Whether no other queue can reclaim what it uses, so that it may start only within E (rule P4)."""
-    return not job.spec.preemptible or job.preemptions >= PREEMPTIONS_MAX
+    return not job.spec.preemptible or job.preemptions >= job.spec.max_preemptions
 
 
 def priority_of(key: OrderKey) -> int:
@@ -60,7 +59,9 @@ def priority_of(key: OrderKey) -> int:
 
 
 MEMBER_PARTS: Final = "\0"  # no namespace has it
-TELL_APART: Final = ("asks", "suspects", "preemptions", "spec.cluster_selector", "spec.preemptible")  # see `class_key`
+TELL_APART: Final = (
+    "asks", "suspects", "preemptions", "spec.max_preemptions", "spec.cluster_selector", "spec.preemptible"
+)  # fmt: skip  # see `class_key`
 MEMBER: Final = ("spec.namespace", "spec.submitter")
 
 

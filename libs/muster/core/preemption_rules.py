@@ -17,7 +17,6 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from muster.core.jobs import Job
-from muster.core.limits import PREEMPTIONS_MAX
 from muster.core.members import fair_member
 from muster.core.model import Amounts
 from muster.core.potential import ByPriority, Entitled, Step, capacity_of, entitled, summed, weigh
@@ -116,14 +115,20 @@ def min_runtime_ms(queue: Queue) -> int:
     return next((above.spec.min_runtime_ms for above in queue.chain if above.spec.min_runtime_ms), 0)
 
 
+def shortest_ms(job: Job, queue: Queue) -> int:
+    """How long the job is left alone: as jobs of its queue are, and as jobs of its priority class are (rule P4)."""
+    return max(min_runtime_ms(queue), job.spec.min_runtime_ms)
+
+
 def since_ms(job: Job) -> int:
     """When the work began that an eviction would lose."""
     return job.started_ms or job.placed_ms
 
 
 def protected_until_ms(victim: Job, queue: Queue, *, core: bool) -> int:
-    """Until when min_runtime keeps the job; what it has beyond its minimum may go at any time (rule P2c)."""
-    shortest = min_runtime_ms(queue) if core else 0
+    """Until when min_runtime of its queue and of its class keep the job; what it has beyond its minimum may go at any
+    time (rule P2c)."""
+    shortest = shortest_ms(victim, queue) if core else 0
     return since_ms(victim) + shortest if shortest else 0
 
 
@@ -131,7 +136,7 @@ def is_protected(job: Job, victim: Job, queue: Queue, *, core: bool, now_ms: int
     """Rule P4: not preemptible, not long enough there, or preempted so often that only priority counts."""
     if not victim.spec.preemptible or protected_until_ms(victim, queue, core=core) > now_ms:
         return True
-    return core and victim.preemptions >= PREEMPTIONS_MAX and victim.spec.priority >= job.spec.priority
+    return core and victim.preemptions >= victim.spec.max_preemptions and victim.spec.priority >= job.spec.priority
 
 
 def why_not(outlook: Outlook, job: Job, takings: Sequence[Taking], gains: Amounts, replicas: int) -> str | None:

@@ -66,6 +66,9 @@ def size_of(transition: tr.Transition) -> int:
     if isinstance(transition, tr.QueueUpserted):
         q = transition.spec
         return 512 + 64 * (len(q.guaranteed) + len(q.limit) + len(q.lending_limit) + 2 * len(q.labels))
+    if isinstance(transition, tr.PriorityClassUpserted):
+        c = transition.spec
+        return _TEXT_BYTES + sum(len(k.encode()) + len(v.encode()) + 10 for k, v in c.labels)
     if isinstance(transition, tr.EntitlementsSet):
         return 64 + sum(64 + 64 * len(e.amounts) for e in transition.entitlements)
     return 512 + len(getattr(transition, "message", ""))
@@ -99,7 +102,14 @@ def spec_bytes(spec: JobSpec, groups: int | None = None) -> int:
             text += len(key) + len(value) + 10
     if groups is None:
         groups = tasks_bytes(spec.tasks)
-    return 320 + len(spec.name) + len(spec.queue) + len(spec.namespace) + 4 * (text + groups) // 3
+    return (
+        352
+        + len(spec.priority_class)
+        + len(spec.name)
+        + len(spec.queue)
+        + len(spec.namespace)
+        + 4 * (text + groups) // 3
+    )
 
 
 def tasks_bytes(tasks: tuple[TaskGroup, ...]) -> int:

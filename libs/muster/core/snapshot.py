@@ -120,6 +120,7 @@ def _head(state: CellState) -> HeadPart:
         forgotten=len(state.forgotten),
         tallies=sum(len(period.tallies) for period in state.accounts.periods),
         histories=dump_histories(state.queues),
+        classes=tuple(state.classes[name] for name in sorted(state.classes)),
     )
 
 
@@ -229,6 +230,7 @@ def _load_head(state: CellState, head: HeadPart) -> None:
     state.queues.next_number = head.next_queue_number
     state.entitled = dict(head.entitled)
     state.entitled_seq = head.entitled_seq
+    state.classes = {spec.name: spec for spec in head.classes}
     for record in head.clusters:
         cluster = state.clusters[record.name] = Cluster(record.name)
         cluster.synced = record.synced

@@ -17,6 +17,7 @@ from muster.core.model import (
     InboxPosition,
     JobSpec,
     NodeSpec,
+    PriorityClass,
     QueueSpec,
     TaskGroup,
     Zone,
@@ -73,6 +74,7 @@ class HeadPart(Part, tag="Head", frozen=True):
     forgotten: int
     tallies: int = 0
     histories: tuple[HistoryRecord, ...] = ()
+    classes: tuple[PriorityClass, ...] = ()
 
 
 class NodeRecord(Struct, array_like=True, frozen=True):

@@ -18,7 +18,7 @@ from muster.core.attempts import Attempt
 from muster.core.gangs import GangTable
 from muster.core.jobs import Job
 from muster.core.lifecycle import QUEUED
-from muster.core.model import GroupPlacement, InboxPosition, Shrinks
+from muster.core.model import GroupPlacement, InboxPosition, PriorityClass, Shrinks
 from muster.core.nodes import NodeTable
 from muster.core.order import ClassKey, OrderKey, PendingIndex, class_key, order_key
 from muster.core.potential import Potential
@@ -95,6 +95,7 @@ class CellState:
         self.queues = QueueTree()
         self.entitled: dict[str, tuple[tuple[str, int], ...]] = {}  # queue id -> amounts
         self.entitled_seq = 0  # ledger sequence they were computed from
+        self.classes: dict[str, PriorityClass] = {}  # by name; jobs keep what they took from theirs
 
         self.jobs: dict[str, Job] = {}  # by id, in the order of submission
         self.gangs = GangTable()

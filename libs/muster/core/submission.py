@@ -8,8 +8,11 @@ requests (LOG-11), names, queues, limits and hardware (rule Q2). Each refusal na
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Final
+
+from msgspec.structs import replace
 
 from muster.core import commands, resources
 from muster.core import transitions as tr
@@ -24,11 +27,12 @@ from muster.core.limits import (
     LABELS_MAX,
     MESSAGE_CHARS_MAX,
     NAME_CHARS_MAX,
+    PREEMPTIONS_ALLOWED_MAX,
     SUBJECT_CHARS_MAX,
     TASK_GROUPS_MAX,
 )
 from muster.core.members import Member, allowances, exceeded
-from muster.core.model import EVERY_INDEX, InboxPosition, JobSpec, JobState, Reason, TaskGroup
+from muster.core.model import EVERY_INDEX, InboxPosition, JobSpec, JobState, PriorityClass, Reason, TaskGroup
 from muster.core.pods import finish_stopping
 from muster.core.queues import Queue, QueueTree
 from muster.core.shortfall import asking_most
@@ -47,7 +51,6 @@ RUNTIME_MAX_MS: Final = 10 * 366 * 24 * 3600 * 1000
 UNBUILT: Final = (
     "on_behalf_of",
     "account",
-    "priority_class",
     "suspend",
     "holds",
     "not_before",
@@ -95,6 +98,7 @@ def _check_job(spec: JobSpec, size: int) -> None:
         raise Rejected(Code.UNIMPLEMENTED, field, "is not available in this version: leave it out")
     if not -PRIORITY_MAX <= spec.priority <= PRIORITY_MAX:
         raise _invalid("priority", f"{spec.priority} is not between -{PRIORITY_MAX} and {PRIORITY_MAX}")
+    _check_protection(spec)
     _check_duration("max_runtime", spec.max_runtime_ms)
     _check_duration("max_wait", spec.max_wait_ms)
     _check_duration("checkpoint.interval", spec.checkpoint_ms)
@@ -108,6 +112,23 @@ def _check_job(spec: JobSpec, size: int) -> None:
         _check_array(spec)
     if size > JOB_BYTES_MAX:
         raise _invalid("", f"the job has about {size} bytes, at most {JOB_BYTES_MAX} are allowed", "LOG-8")
+
+
+def _check_protection(spec: JobSpec) -> None:
+    """Rule P4. `min_runtime` is never submitted: it comes from the class, when the job is queued."""
+    if not 0 <= spec.max_preemptions <= PREEMPTIONS_ALLOWED_MAX:
+        have = f"{spec.max_preemptions} is not between 0 and {PREEMPTIONS_ALLOWED_MAX}"
+        raise _invalid("max_preemptions", have, "P4")
+    if spec.priority_class and spec.priority:
+        raise two_priorities(spec.priority_class, spec.priority)
+    if spec.min_runtime_ms:
+        raise _invalid("min_runtime", "is what priority classes and queues have: give the job a priority_class", "P4")
+
+
+def two_priorities(priority_class: str, priority: int) -> Rejected:
+    """The refusal of a job that names a class and a priority."""
+    have = f'"{priority_class}" says what the priority is, and priority says {priority}: give one of the two'
+    return _invalid("priority_class", have, "P4")
 
 
 def _check_duration(field: str, duration_ms: int) -> None:
@@ -170,10 +191,12 @@ def _check_task(field: str, task: TaskGroup) -> None:
                 raise _invalid(f"{field}.affinity", f'unknown operator "{requirement.operator}" (known: {known})', "G4")
 
 
-def check_name(field: str, value: str) -> None:
+def check_name(field: str, value: str, rule: str = "") -> None:
     if len(value) > NAME_CHARS_MAX or not NAME.fullmatch(value):
         have = f'"{value[:NAME_CHARS_MAX]}" is not a name'
-        raise _invalid(field, f"{have}: lower-case letters, digits and dashes, at most {NAME_CHARS_MAX} characters")
+        raise _invalid(
+            field, f"{have}: lower-case letters, digits and dashes, at most {NAME_CHARS_MAX} characters", rule
+        )
 
 
 def _invalid(field: str, message: str, rule: str = "") -> Rejected:
@@ -194,6 +217,7 @@ def submit(draft: Draft, position: InboxPosition, command: commands.SubmitJob) -
     if gang is None:
         check_tasks(spec.tasks)
         gang = draft.new_gang(spec.tasks)
+    spec = settled(spec, draft.classes)
     queue = find_queue(draft.tree, spec.queue)
     if queue.children:
         raise Rejected(
@@ -237,6 +261,25 @@ def find_queue(tree: QueueTree, path: str, field: str = "queue") -> Queue:
         hint = f' (did you mean "{near}"?)' if near else ""
         raise Rejected(Code.NOT_FOUND, field, f'queue "{path[:SUBJECT_CHARS_MAX]}" does not exist{hint}', "Q1")
     return queue
+
+
+def settled(spec: JobSpec, classes: Mapping[str, PriorityClass]) -> JobSpec:
+    """The job with the priority and the min_runtime of its class (rule P4). Raises Rejected for an unknown one."""
+    if not spec.priority_class:
+        return spec
+    of = find_class(classes, spec.priority_class)
+    return replace(spec, priority=of.value, min_runtime_ms=of.min_runtime_ms)
+
+
+def find_class(classes: Mapping[str, PriorityClass], name: str, field: str = "priority_class") -> PriorityClass:
+    """Raises Rejected with the nearest known name."""
+    found = classes.get(name)
+    if found is None:
+        near = get_close_matches(name[:NAME_CHARS_MAX], sorted(classes), n=1)
+        hint = f' (did you mean "{near[0]}"?)' if near else ""
+        have = f'priority class "{name[:NAME_CHARS_MAX]}" does not exist{hint}'
+        raise Rejected(Code.NOT_FOUND, field, have, "P4")
+    return found
 
 
 def nearest_path(tree: QueueTree, path: str) -> str | None:
@@ -318,4 +361,4 @@ def cancel(draft: Draft, command: commands.CancelJob) -> None:
         raise Rejected(Code.FAILED_PRECONDITION, "job", f"job {job.id} has already ended: {job.state}", "L1")
 
 
-__all__ = ["UNBUILT", "cancel", "check_name", "check_spec", "check_tasks", "find_queue", "submit"]
+__all__ = ["UNBUILT", "cancel", "check_name", "check_spec", "check_tasks", "find_class", "find_queue", "submit"]

@@ -14,6 +14,7 @@ from muster.core.model import (
     JobSpec,
     NodeSpec,
     PodChange,
+    PriorityClass,
     QueueSpec,
     Shrinks,
     Zone,
@@ -121,6 +122,14 @@ class QueueRemoved(Transition, tag="QueueRemoved", frozen=True):
 class EntitlementsSet(Transition, tag="EntitlementsSet", frozen=True):
     entitlements: tuple[Entitlement, ...]
     ledger_seq: int
+
+
+class PriorityClassUpserted(Transition, tag="PriorityClassUpserted", frozen=True):
+    spec: PriorityClass
+
+
+class PriorityClassRemoved(Transition, tag="PriorityClassRemoved", frozen=True):
+    name: str
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------
@@ -337,6 +346,8 @@ AnyTransition = (
     | JobShrunk
     | CheckpointReported
     | HoldExtended
+    | PriorityClassUpserted
+    | PriorityClassRemoved
 )
 
 

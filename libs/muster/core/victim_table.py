@@ -17,7 +17,6 @@ import numpy.typing as npt
 from muster.core import layout
 from muster.core.gangs import Gang, GangShape
 from muster.core.jobs import Job
-from muster.core.limits import PREEMPTIONS_MAX
 from muster.core.lost_work import work_since_ms
 from muster.core.node_arrays import BoolArray, Int64Array
 from muster.core.nodes import NodeTable
@@ -32,8 +31,10 @@ INSERTS_MAX: Final = 4096  # more new lines than this are sorted with the rest
 SIGN_OFFSET: Final = 1 << 40  # makes every part of a key positive: priorities and times are smaller
 ELASTIC: Final = 0
 CORE: Final = 1
-FACTS: Final = 13  # columns of the job lines: WORK when it began that would be lost, up to SAVED it is safe, EVERY ms
-LEAF, PRIORITY, SUBMIT, SINCE, IDENT, FIXED, TIRED, ALIVE, WORK, SAVED, EVERY, NAMESPACE, SUBMITTER = range(FACTS)
+FACTS: Final = 14  # columns of the job lines: WORK when it began that would be lost, up to SAVED it is safe, EVERY ms
+LEAF, PRIORITY, SUBMIT, SINCE, IDENT, FIXED, TIRED, ALIVE, WORK, SAVED, EVERY, NAMESPACE, SUBMITTER, SHORTEST = range(
+    FACTS
+)  # SHORTEST: its class's min_runtime
 
 
 class VictimTable:
@@ -115,11 +116,11 @@ class VictimTable:
             if leaf is None:
                 leaf = self._leaf_of[job.queue] = len(self.leaves)
                 self.leaves.append(job.queue)
-            fixed, tired = int(not job.spec.preemptible), int(job.preemptions >= PREEMPTIONS_MAX)
+            fixed, tired = int(not job.spec.preemptible), int(job.preemptions >= job.spec.max_preemptions)
             work = (work_since_ms(job, positions), job.saved_ms, job.spec.checkpoint_ms)
             place = (leaf, job.spec.priority, job.submit_ms, since_ms(job), ident(job.spec.id))
             names = (self._number(job.spec.namespace), self._number(job.spec.submitter))
-            facts.append((*place, fixed, tired, 1, *work, *names))
+            facts.append((*place, fixed, tired, 1, *work, *names, job.spec.min_runtime_ms))
             if job.gang.pods == 1:
                 plain.append((line, job.placement[0].runs[0][0], self._use(table, job.gang)))
             else:

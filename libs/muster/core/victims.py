@@ -35,6 +35,7 @@ from muster.core.victim_table import (
     LEAF,
     NAMESPACE,
     PRIORITY,
+    SHORTEST,
     SINCE,
     SUBMIT,
     SUBMITTER,
@@ -151,8 +152,9 @@ class Ranking:
 
     def _judge(self, facts: Int64Array, may: BoolArray, now_ms: int) -> None:
         table, tree = self.table, self._outlook.tree
-        shortest = np.array([min_runtime_ms(tree.by_id[q]) if q in tree else 0 for q in table.leaves], np.int64)
-        until = np.where(shortest[facts[:, LEAF]] > 0, facts[:, SINCE] + shortest[facts[:, LEAF]], 0)
+        of_queue = np.array([min_runtime_ms(tree.by_id[q]) if q in tree else 0 for q in table.leaves], np.int64)
+        shortest = np.maximum(of_queue[facts[:, LEAF]], facts[:, SHORTEST])
+        until = np.where(shortest > 0, facts[:, SINCE] + shortest, 0)
         movable = may & (facts[:, FIXED] == 0)
         spare = table.spare[: len(facts)]
         self.allowed[:, ELASTIC] = movable & any_of(spare)

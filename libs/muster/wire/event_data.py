@@ -49,6 +49,12 @@ class QueueData(EventData, frozen=True):
     state: str = "QUEUE_STATE_UNSPECIFIED"
 
 
+class PriorityClassData(EventData, frozen=True):
+    name: str
+    value: int = 0
+    min_runtime: str = ""
+
+
 class PositionData(Struct, omit_defaults=True, frozen=True):
     sequence: str = ""
     item: int = 0
@@ -75,7 +81,7 @@ class CellData(EventData, frozen=True):
     message: str = ""
 
 
-AnyData = JobData | QueueData | CommandData | CellData
+AnyData = JobData | QueueData | PriorityClassData | CommandData | CellData
 
 
 def rfc3339(milliseconds: int) -> str:
@@ -84,6 +90,14 @@ def rfc3339(milliseconds: int) -> str:
         return ""
     moment = datetime.fromtimestamp(milliseconds // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{moment}.{milliseconds % 1000:03d}Z"
+
+
+def seconds(milliseconds: int) -> str:
+    """A duration, `90s` or `1.500s`; nothing for 0."""
+    if not milliseconds:
+        return ""
+    fraction = f".{milliseconds % 1000:03d}" if milliseconds % 1000 else ""
+    return f"{milliseconds // 1000}{fraction}s"
 
 
 def id_of(headers: Mapping[str, str]) -> tuple[int, int]:

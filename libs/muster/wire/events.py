@@ -8,25 +8,33 @@ event's message, built directly because the generic conversion costs twenty time
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol
 
 import msgspec
 from google.protobuf import json_format
 from msgspec import Struct
 
-from muster.api.v1 import events_pb2, job_pb2, queue_pb2
-from muster.core import layout
+from muster.api.v1 import events_pb2, queue_pb2
 from muster.core import transitions as tr
-from muster.core.model import JobSpec, JobState, QueueSpec, Reason
+from muster.core.model import JobSpec, QueueSpec
 from muster.core.state import CellState
 from muster.wire import enums, event_data
-from muster.wire.event_data import AnyData, CellData, CommandData, JobData, PositionData, QueueData, rfc3339
+from muster.wire.event_data import (
+    AnyData,
+    CellData,
+    CommandData,
+    JobData,
+    PositionData,
+    PriorityClassData,
+    QueueData,
+    rfc3339,
+    seconds,
+)
+from muster.wire.job_steps import QUEUED, STEPS, Fields
 
 id_of: Final = event_data.id_of
 NO_NAMESPACE: Final = "_"  # in subjects of events that belong to no namespace; no namespace can be called so
-
-_STATE_NAMES: Final = {name: job_pb2.JobState.Name(value) for name, value in enums.STATES.items()}
 
 
 class JobFacts(Struct, frozen=True, gc=False):
@@ -108,7 +116,7 @@ def facts_of(spec: JobSpec, queue: str | None) -> JobFacts:
 
 
 class PublicEvent(Struct, frozen=True):
-    """One event. `subject` is what it is about: a job id, a queue's path."""
+    """One event. `subject` is what it is about: a job id, a queue's path, the name of a priority class."""
 
     type: str
     namespace: str
@@ -148,7 +156,7 @@ def public_events(tx: tr.Transaction, ledger_seq: int, names: Names, cell: str) 
         if isinstance(transition, tr.JobQueued):
             job = transition.spec.id
             facts = queued[job] = names.job(job) or facts_of(transition.spec, names.queue(transition.queue))
-            events.append(_job_event(job, facts, moment, _QUEUED))
+            events.append(_job_event(job, facts, moment, QUEUED))
         elif step is not None:
             job = transition.job  # type: ignore[union-attr]  # every transition in STEPS has one
             facts_known = queued.get(job) or names.job(job) or NOTHING_KNOWN
@@ -163,109 +171,6 @@ def public_events(tx: tr.Transaction, ledger_seq: int, names: Names, cell: str) 
 # --- jobs -----------------------------------------------------------------------------------------------------------
 
 NOTHING_KNOWN: Final = JobFacts(name="", namespace="", queue="")
-Fields = dict[str, Any]
-
-
-def _fields(kind: str, state: str, reason: str, **more: Any) -> Fields:
-    fields: Fields = {"type": kind, "state": _STATE_NAMES[state], "reason": _reason_name(reason)}
-    return fields | more
-
-
-def _reason_name(reason: str) -> str:
-    return job_pb2.Reason.Name(enums.reason(reason))
-
-
-_QUEUED: Final = _fields("job.queued", JobState.QUEUED, Reason.SUBMITTED)
-_PLACED: Final = _fields("job.placed", JobState.PLACED, Reason.PLACED)
-_STARTING: Final = _fields("job.starting", JobState.STARTING, Reason.PLACED)
-_RUNNING: Final = _fields("job.running", JobState.RUNNING, Reason.PLACED)
-_SUCCEEDED: Final = _fields("job.succeeded", JobState.SUCCEEDED, Reason.ALL_SUCCEEDED)
-
-
-def _placed(t: tr.JobPlaced) -> Fields:
-    return {**_PLACED, "epoch": t.epoch}
-
-
-def _starting(t: tr.JobStarting) -> Fields:
-    return {**_STARTING, "epoch": t.epoch}
-
-
-def _running(t: tr.JobRunning) -> Fields:
-    return {**_RUNNING, "epoch": t.epoch}
-
-
-def _stopping(t: tr.JobStopping) -> Fields:
-    more = {"epoch": t.epoch, "message": t.message, "next_state": _STATE_NAMES[t.next]}
-    return _fields("job.stopping", JobState.STOPPING, t.reason, not_before=rfc3339(t.not_before_ms), **more)
-
-
-def _preempted(t: tr.JobPreempted) -> Fields:
-    return _fields(
-        "job.preempted",
-        JobState.STOPPING,
-        Reason.PREEMPTED,
-        epoch=t.epoch,
-        message=f"job {t.by} takes its place",
-        preempted_by=t.by,
-        next_state=_STATE_NAMES[JobState.QUEUED],
-        not_before=rfc3339(t.not_before_ms),
-    )
-
-
-def _grown(t: tr.JobGrown) -> Fields:
-    """The state is the one it was in: Placed, Starting or Running."""
-    pods = sum(layout.pods_placed(group) for group in t.groups)
-    message = f"{pods} more pods"
-    return {"type": "job.grown", "reason": _reason_name(Reason.PLACED), "epoch": t.epoch, "message": message}
-
-
-def _shrunk(t: tr.JobShrunk) -> Fields:
-    why = t.message or (f"they make room for job {t.by}" if t.by else "")
-    message = f"{len(t.pods)} pods fewer" + (f": {why}" if why else "")
-    return {
-        "type": "job.shrunk",
-        "reason": _reason_name(t.reason),
-        "epoch": t.epoch,
-        "message": message,
-        "preempted_by": t.by,
-    }
-
-
-def _checkpointed(t: tr.CheckpointReported) -> Fields:
-    """The state is the one it was in."""
-    return {"type": "job.checkpointed", "epoch": t.epoch, "checkpoint_time": rfc3339(t.at_ms)}
-
-
-def _requeued(t: tr.JobRequeued) -> Fields:
-    return _fields("job.requeued", JobState.QUEUED, t.reason, not_before=rfc3339(t.not_before_ms))
-
-
-def _succeeded(t: tr.JobSucceeded) -> Fields:
-    return {**_SUCCEEDED, "epoch": t.epoch}
-
-
-def _failed(t: tr.JobFailed) -> Fields:
-    return _fields("job.failed", JobState.FAILED, t.reason, message=t.message, exit_code=t.exit_code)
-
-
-def _cancelled(t: tr.JobCancelled) -> Fields:
-    return _fields("job.cancelled", JobState.CANCELLED, t.reason, message=t.message)
-
-
-STEPS: Final[Mapping[type[tr.Transition], Callable[[Any], Fields]]] = {
-    tr.JobPlaced: _placed,
-    tr.JobGrown: _grown,
-    tr.JobShrunk: _shrunk,
-    tr.JobStarting: _starting,
-    tr.JobRunning: _running,
-    tr.JobStopping: _stopping,
-    tr.JobPreempted: _preempted,
-    tr.JobRequeued: _requeued,
-    tr.JobSucceeded: _succeeded,
-    tr.JobFailed: _failed,
-    tr.JobCancelled: _cancelled,
-    tr.CheckpointReported: _checkpointed,
-}
 
 PUBLIC: Final = frozenset(
     {
@@ -274,6 +179,8 @@ PUBLIC: Final = frozenset(
         tr.CommandRefused,
         tr.QueueUpserted,
         tr.QueueRemoved,
+        tr.PriorityClassUpserted,
+        tr.PriorityClassRemoved,
         tr.LeaderElected,
         tr.InboxItemQuarantined,
     }
@@ -323,6 +230,14 @@ def _other_event(t: tr.Transition, names: Names, moment: Moment, cell: str) -> P
         case tr.QueueRemoved():
             path = names.queue(t.queue) or t.queue
             return _event(QueueData(type="queue.deleted", queue=path, queue_id=t.queue, **place), "", path, moment)
+        case tr.PriorityClassUpserted(spec=of):
+            least = seconds(of.min_runtime_ms)
+            data = PriorityClassData(
+                type="priority-class.updated", name=of.name, value=of.value, min_runtime=least, **place
+            )
+            return _event(data, "", of.name, moment)
+        case tr.PriorityClassRemoved():
+            return _event(PriorityClassData(type="priority-class.deleted", name=t.name, **place), "", t.name, moment)
         case tr.LeaderElected():
             data = CellData(type="cell.leader", cell=cell, leader=t.leader, epoch=str(t.epoch), **place)
             return _event(data, "", cell, moment)

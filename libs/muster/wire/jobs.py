@@ -20,9 +20,10 @@ from msgspec.structs import replace
 from muster.api.v1 import job_pb2
 from muster.core import resources
 from muster.core.errors import Code, Rejected
-from muster.core.limits import GANG_PODS_MAX, JOB_BYTES_MAX
+from muster.core.limits import GANG_PODS_MAX, JOB_BYTES_MAX, PREEMPTIONS_MAX
 from muster.core.model import Amounts, JobSpec, Pairs, TaskGroup, Toleration
 from muster.core.sizes import spec_bytes
+from muster.core.submission import two_priorities
 from muster.wire import arrays, ids, podtemplate, reserved
 
 POLICIES: Final = {
@@ -87,6 +88,8 @@ class JobReader:
             raise reserved.refusal(next(name for name in stated if name in reserved.JOB_FIELDS))
         if "submitter" in stated:
             raise Rejected(Code.INVALID_ARGUMENT, "submitter", "is set by the server: leave it out")
+        if "priority_class" in stated and "priority" in stated:
+            raise two_priorities(stated["priority_class"], stated["priority"])
         namespace = stated.get("namespace", ids.DEFAULT_NAMESPACE)
         _check_size(spec)
         if "trace_context" in stated and not TRACE_CONTEXT.fullmatch(stated["trace_context"]):
@@ -107,7 +110,7 @@ class JobReader:
             submitter=origin.submitter,
             request_id=origin.request_id,
             digest=ids.body_digest(spec, traced="trace_context" in stated),
-            labels=_labels(stated["labels"]) if "labels" in stated else (),
+            labels=labels_of(stated["labels"]) if "labels" in stated else (),
             annotations=tuple(sorted(stated["annotations"].items())) if "annotations" in stated else (),
             max_runtime_ms=_milliseconds(stated["max_runtime"], "max_runtime") if "max_runtime" in stated else 0,
             max_wait_ms=_milliseconds(stated["max_wait"], "max_wait") if "max_wait" in stated else 0,
@@ -117,6 +120,8 @@ class JobReader:
             completion=array.completion,
             max_parallel=array.max_parallel,
             checkpoint_ms=_checkpoint_ms(stated["checkpoint"]) if "checkpoint" in stated else 0,
+            max_preemptions=stated.get("max_preemptions", PREEMPTIONS_MAX),
+            priority_class=stated.get("priority_class", ""),
         )
         if len(tasks) > 1 and spec_bytes(job) > JOB_BYTES_MAX:  # a template of the job counts once per group
             _check_encoded_size(job)
@@ -261,7 +266,8 @@ def _too_large(size: int, field: str) -> Rejected:
     return Rejected(Code.INVALID_ARGUMENT, field, message, "LOG-8")
 
 
-def _labels(labels: Mapping[str, str]) -> Pairs:
+def labels_of(labels: Mapping[str, str]) -> Pairs:
+    """Raises Rejected for what Kubernetes would not take as a label."""
     for key, value in labels.items():
         if not LABEL_KEY.fullmatch(key):
             raise Rejected(Code.INVALID_ARGUMENT, f"labels.{key[:80]}", "is not a label key as Kubernetes wants it")

@@ -15,7 +15,6 @@ JOB_FIELDS: Final = frozenset(
     {
         "on_behalf_of",
         "account",
-        "priority_class",
         "suspend",
         "holds",
         "not_before",

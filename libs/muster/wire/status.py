@@ -15,7 +15,9 @@ from google.protobuf import duration_pb2, timestamp_pb2
 
 from muster.api.v1 import job_pb2
 from muster.core import layout
+from muster.core.limits import PREEMPTIONS_MAX
 from muster.core.model import EVERY_INDEX, InboxPosition, JobSpec, PodPhase, Reason, TaskGroup
+from muster.core.preemption_rules import shortest_ms
 from muster.core.state import Attempt, CellState, Job
 from muster.wire import enums, quantities
 
@@ -115,7 +117,15 @@ def _status(state: CellState, job: Job) -> job_pb2.JobStatus:
         pods=_counts(job),
         next_state=enums.state(job.next_state),
         checkpoint_time=timestamp(job.saved_ms) if job.charged else None,
+        preemptions=job.preemptions,
+        min_runtime=duration(_min_runtime_ms(state, job)),
     )
+
+
+def _min_runtime_ms(state: CellState, job: Job) -> int:
+    """How long the job is left alone once it runs, as the rules see it (rule P4)."""
+    queue = state.queues.by_id.get(job.queue)
+    return shortest_ms(job, queue) if queue is not None else job.spec.min_runtime_ms
 
 
 def _counts(job: Job) -> job_pb2.PodCounts:
@@ -146,6 +156,8 @@ def _spec(spec: JobSpec, *, templates: bool) -> job_pb2.JobSpec:
         annotations=dict(spec.annotations),
         cluster_selector=dict(spec.cluster_selector),
         preemptible=spec.preemptible,
+        max_preemptions=spec.max_preemptions if spec.max_preemptions != PREEMPTIONS_MAX else None,
+        priority_class=spec.priority_class,
         submitter=spec.submitter,
         trace_context=spec.trace,
         completion=COMPLETIONS[spec.completion],

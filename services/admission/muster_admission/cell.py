@@ -12,9 +12,18 @@ from typing import Final
 from google.rpc import status_pb2
 
 from muster.api.v1 import job_pb2
-from muster.core import checkpoints, queue_rules, submission
+from muster.core import checkpoints, priority_classes, queue_rules, submission
 from muster.core import transitions as tr
-from muster.core.commands import AnyItem, CancelJob, DeleteQueue, ReportCheckpoint, SubmitJob, UpsertQueue
+from muster.core.commands import (
+    AnyItem,
+    CancelJob,
+    DeletePriorityClass,
+    DeleteQueue,
+    ReportCheckpoint,
+    SubmitJob,
+    UpsertPriorityClass,
+    UpsertQueue,
+)
 from muster.core.draft import Draft
 from muster.core.errors import Code, Rejected
 from muster.core.model import InboxPosition
@@ -163,6 +172,10 @@ def _tried(draft: Draft, position: InboxPosition, item: AnyItem) -> Rejected | N
                 queue_rules.upsert(draft, item)
             case DeleteQueue():
                 queue_rules.delete(draft, item)
+            case UpsertPriorityClass():
+                priority_classes.upsert(draft, item)
+            case DeletePriorityClass():
+                priority_classes.delete(draft, item)
     except Rejected as error:
         return error
     return None

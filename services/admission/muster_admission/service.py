@@ -112,7 +112,7 @@ def _serve(rpc: RpcServer, cell: Cell, identity: Identity, hub: WatchHub) -> Non
             queue_pb2,
             "QueueService",
         ),
-        (admin_pb2_grpc.add_AdminServiceServicer_to_server, AdminServicer(), admin_pb2, "AdminService"),
+        (admin_pb2_grpc.add_AdminServiceServicer_to_server, AdminServicer(cell, identity), admin_pb2, "AdminService"),
     ):
         rpc.add(register, servicer, proto.DESCRIPTOR.services_by_name[name].full_name)
 

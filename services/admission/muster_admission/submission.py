@@ -20,7 +20,7 @@ from muster.api.v1 import submission_pb2
 from muster.core.commands import CancelJob, ReportCheckpoint, SubmitJob
 from muster.core.errors import Code, Rejected
 from muster.core.model import InboxPosition, JobSpec
-from muster.core.submission import check_spec, find_queue
+from muster.core.submission import check_spec, find_class, find_queue
 from muster.runtime.streams import inbox_subject
 from muster.wire import errors, ids
 from muster.wire.jobs import JobReader, Origin, without_name
@@ -97,7 +97,7 @@ class SubmissionServicer:
                     batch.take(index, self._check(self._reader.to_core(spec, index, origin, bodies[index])))
                 except (Rejected, Refused) as error:
                     batch.refuse(index, _status(error, f"jobs[{index}]"))
-            await self._check_queues(batch)
+            await self._check_names(batch)
             if request.dry_run:
                 self._try_out(batch)
             else:
@@ -111,15 +111,20 @@ class SubmissionServicer:
             check_spec(spec)
         return spec
 
-    async def _check_queues(self, batch: _Batch) -> None:
-        """Refuse jobs whose queue does not exist, once this replica is surely not just late."""
-        unknown = [i for i, spec in batch.taken.items() if spec.queue not in self._cell.state.queues.by_path]
+    async def _check_names(self, batch: _Batch) -> None:
+        """Refuse jobs whose queue or class does not exist, once this replica is surely not just late."""
+        state = self._cell.state
+        paths, classes = state.queues.by_path, {"", *state.classes}
+        unknown = [i for i, job in batch.taken.items() if job.queue not in paths or job.priority_class not in classes]
         if not unknown:
             return
         await self._cell.follower.catch_up()
         for index in unknown:
             try:
-                find_queue(self._cell.state.queues, batch.taken[index].queue)
+                job = batch.taken[index]
+                find_queue(self._cell.state.queues, job.queue)
+                if job.priority_class:
+                    find_class(self._cell.state.classes, job.priority_class)
             except Rejected as error:
                 batch.refuse(index, errors.refused(error, f"jobs[{index}]"))
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import yaml
 
+from muster.cli import importing
 from muster.cli.errors import CliError
 from muster.cli.imports import SYSTEMS
-from muster.client import queuefile
+from muster.client import classfile, queuefile
 
 KUEUE = """
 apiVersion: kueue.x-k8s.io/v1beta1
@@ -58,6 +59,24 @@ items:
   kind: PriorityClass
   metadata: {name: high}
   value: 1000
+- apiVersion: kueue.x-k8s.io/v1beta1
+  kind: WorkloadPriorityClass
+  metadata: {name: high}
+  value: 2
+- apiVersion: kueue.x-k8s.io/v1beta1
+  kind: WorkloadPriorityClass
+  metadata: {name: low}
+  value: -5
+- apiVersion: scheduling.k8s.io/v1
+  kind: PriorityClass
+  metadata: {name: High.or.so}
+  value: 7
+  globalDefault: true
+  preemptionPolicy: Never
+- apiVersion: scheduling.k8s.io/v1
+  kind: PriorityClass
+  metadata: {name: system-node-critical}
+  value: 2000001000
 """
 
 VOLCANO = """
@@ -168,9 +187,28 @@ def test_kueue():
         "ResourceFlavor spot: has no counterpart",
         "LocalQueue ml/main: stopPolicy Hold is left out",
         "LocalQueue ml/main: fairSharing.weight 2 is left out",
-        "PriorityClass high: has no counterpart: write its value (1000) as the priority of its jobs",
+        "WorkloadPriorityClass high: has the value 2 and is left out",
+        'PriorityClass High.or.so: is named "high-or-so" here',
+        "PriorityClass High.or.so: globalDefault is left out",
+        "PriorityClass High.or.so: preemptionPolicy Never is left out",
+        "PriorityClass system-node-critical: is Kubernetes' own and left out",
     ):
         assert part in told
+
+
+def test_priority_classes_come_along(tmp_path, capsys):
+    (tmp_path / "kueue.yaml").write_text(KUEUE)
+    out = tmp_path / "muster.yaml"
+    importing.run("kueue", str(tmp_path / "kueue.yaml"), str(out))
+    assert "3 priority classes; try `muster priority-class apply -f" in capsys.readouterr().err
+    assert [(of.name, of.value) for of in classfile.load(out)] == [("high", 1000), ("high-or-so", 7), ("low", -5)]
+    assert "org/team-a" in [queue.path for queue in queuefile.load(out).queues]
+
+
+def test_a_priority_class_of_another_range_is_refused():
+    text = "kind: PriorityClass\nmetadata: {name: top}\nvalue: 1000000001\n---\n" + VOLCANO
+    with pytest.raises(CliError, match="PriorityClass top: value: 1000000001 is not between"):
+        SYSTEMS["volcano"](text, "file.yaml")
 
 
 def test_volcano():

@@ -117,6 +117,39 @@ status {
 """
 
 
+@pytest.mark.parametrize(
+    ("spec", "status", "said"),
+    [
+        ("", "", []),
+        ("preemptible: true", "", []),
+        ("preemptible: false max_preemptions: 1", "preemptions: 1", ["not preemptible"]),
+        ("max_preemptions: 2", "", ["preempted 0 of 2 times"]),
+        ("", "preemptions: 3", ["preempted 3 of 5 times"]),
+        ("", "preemptions: 5", ["preempted 5 of 5 times: from now on only by priority"]),
+        ("max_preemptions: 0", "", ["preempted 0 of 0 times: from now on only by priority"]),
+        ("", "min_runtime { seconds: 5400 }", ["until it ran 1 h 30 m"]),
+        (
+            "max_preemptions: 1",
+            "preemptions: 1 min_runtime { seconds: 60 }",
+            ["preempted 1 of 1 times: from now on only by priority   until it ran 1 m"],
+        ),
+    ],
+)
+def test_what_protects_a_job_is_told(spec, status, said):
+    job = Job(text_format.Parse(f"spec {{ {spec} }} status {{ {status} }}", job_pb2.Job()))
+    assert jobs._protection(job) == said
+    assert [line for line in jobs._portrait(job, wide=False) if line.startswith(" protected ")] == [
+        f" protected {line}" for line in said
+    ]
+
+
+def test_the_class_of_a_job_is_told():
+    job = Job(text_format.Parse('spec { priority: 7 priority_class: "high" } status {}', job_pb2.Job()))
+    assert any(line.startswith(" priority  7 (class high)   namespace") for line in jobs._portrait(job, wide=False))
+    assert "high" in jobs._row(job, wide=True)
+    assert "high" not in jobs._row(job, wide=False)
+
+
 def test_the_life_of_a_job():
     job = Job(text_format.Parse(LIFE, job_pb2.Job()))
     lines = jobs._portrait(job, wide=False)

@@ -135,6 +135,17 @@ def test_a_batch_job_is_a_gang_of_its_parallelism() -> None:
     assert not job.suspend
 
 
+def test_the_class_of_a_batch_job_is_its_template_s() -> None:
+    named = KUBE.replace("template: {spec: {", "template: {spec: {priorityClassName: urgent, ")
+    (job,) = client.parse(named.replace('{muster.io/priority: "7"}', "{}"))
+    assert (job.priority_class, job.priority) == ("urgent", 0)
+    assert json.loads(job.tasks[0].template)["spec"]["priorityClassName"] == "urgent"
+    (both,) = client.parse(named)  # what is written for Muster goes first
+    assert (both.priority_class, both.priority) == ("", 7)
+    (neither,) = client.parse(KUBE.replace('{muster.io/priority: "7"}', "{}"))
+    assert neither.priority_class == ""
+
+
 def test_more_completions_than_parallelism_are_an_array() -> None:
     """Kubernetes starts each pod as it fits, so no minimum is stated: one index is enough to start."""
     (job,) = client.parse(KUBE.replace("parallelism: 3", "parallelism: 3\n  completions: 9\n  completionMode: Indexed"))

@@ -10,7 +10,7 @@ import yaml
 from tests.unit.core.conftest import World
 from tests.unit.core.preempting import Around
 
-from muster.client import queuefile
+from muster.client import classfile, queuefile
 from muster.client.durations import parse_duration_ms
 from muster.core import commands as c
 from muster.core import resources
@@ -19,6 +19,7 @@ from muster.core.entitlements import entitlements
 from muster.core.jobs import is_over
 from muster.core.queue_changes import plan
 from muster.wire import queues as wire
+from muster.wire.priority_classes import to_command
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "fair-sharing.md"
 BLOCK = re.compile(r"```yaml\n# (example|timeline): ([^\n]+)\n(.*?)```", re.DOTALL)
@@ -37,6 +38,12 @@ def make_queues(world, tree):
     wanted = {queue.path: wire.to_core(queue) for queue in request.queues}
     world.cell.send(c.ChangeQueues(plan(world.state.queues, wanted, prune_root="")))
     assert {queue.path for queue in world.state.queues.subtree()} == set(wanted)
+
+
+def make_classes(world, given):
+    if given:
+        for of in classfile.parse(yaml.safe_dump({"priority_classes": given})):
+            world.cell.send(to_command(of, ""))
 
 
 def test_every_example_of_the_page_is_found():
@@ -66,6 +73,7 @@ class Story:
         self.world = World()
         self.world.nodes(given["nodes"]["count"], cpu=1000 * given["nodes"]["cpu"])
         make_queues(self.world, given["queues"])
+        make_classes(self.world, given.get("priority_classes"))
         self.around = Around(self.world.cell)
 
     @property

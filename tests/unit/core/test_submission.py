@@ -135,7 +135,6 @@ def test_reserved_fields_are_refused_by_name(world):
         c.SuspendJob("x"),
         c.ResumeJob("x"),
         c.RequeueJob("x"),
-        c.UpsertPriorityClass("x"),
         c.UpsertReservation("x"),
         c.DeleteReservation("x"),
         c.CordonNode("sim-a", "x"),

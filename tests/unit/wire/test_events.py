@@ -10,7 +10,16 @@ from google.protobuf.message import Message
 
 from muster.api.v1 import events_pb2
 from muster.core import transitions as tr
-from muster.core.model import GroupPlacement, InboxPosition, JobSpec, JobState, QueueSpec, Reason, TaskGroup
+from muster.core.model import (
+    GroupPlacement,
+    InboxPosition,
+    JobSpec,
+    JobState,
+    PriorityClass,
+    QueueSpec,
+    Reason,
+    TaskGroup,
+)
 from muster.wire import events
 from muster.wire.event_data import JobData
 
@@ -53,6 +62,9 @@ ALL: list[tuple[tr.AnyTransition, str]] = [
     (tr.CommandRefused(AT, "SubmitJob", "j3", "r", "NOT_FOUND", "queue", "no such queue", "Q1"), "command.refused"),
     (tr.QueueUpserted(QueueSpec("q1", "vision", "q0", 3)), "queue.updated"),
     (tr.QueueRemoved("q1"), "queue.deleted"),
+    (tr.PriorityClassUpserted(PriorityClass("high", 5, (), 1500)), "priority-class.updated"),
+    (tr.PriorityClassUpserted(PriorityClass("low", -5, (("a", "b"),), 600_000)), "priority-class.updated"),
+    (tr.PriorityClassRemoved("high"), "priority-class.deleted"),
     (tr.LeaderElected(4, "qm-1"), "cell.leader"),
     (tr.InboxItemQuarantined(AT, "died twice"), "cell.quarantined"),
 ]
@@ -73,6 +85,7 @@ def message_for(kind: str) -> Message:
         "job": events_pb2.JobEvent,
         "command": events_pb2.CommandEvent,
         "queue": events_pb2.QueueEvent,
+        "priority-class": events_pb2.PriorityClassEvent,
         "cell": events_pb2.CellEvent,
     }
     return families[kind.partition(".")[0]]()

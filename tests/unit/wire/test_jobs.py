@@ -9,7 +9,7 @@ from google.protobuf import duration_pb2
 
 from muster.api.v1 import job_pb2
 from muster.core.errors import Code, Rejected
-from muster.core.limits import JOB_BYTES_MAX
+from muster.core.limits import JOB_BYTES_MAX, PREEMPTIONS_MAX
 from muster.core.model import Requirement, Toleration
 from muster.core.submission import UNBUILT, check_spec
 from muster.wire import ids, reserved
@@ -54,6 +54,7 @@ def test_a_plain_job_becomes_the_cores_spec() -> None:
             max_runtime=duration_pb2.Duration(seconds=90),
             cluster_selector={"muster.io/cluster": "sim-a"},
             preemptible=False,
+            max_preemptions=0,
         ),
         0,
         ORIGIN,
@@ -65,13 +66,22 @@ def test_a_plain_job_becomes_the_cores_spec() -> None:
     assert job.labels == (("a", "b"), ("team", "v"))
     assert job.max_runtime_ms == 90_000
     assert not job.preemptible
+    assert job.max_preemptions == 0  # said, not taken for absent
     assert (job.submitter, job.request_id, job.trace) == ("ann", "exp-17", "00-0-0-01")
 
 
 def test_absent_optional_fields_have_their_defaults() -> None:
     job = JobReader().to_core(spec(), 0, ORIGIN)
     assert job.preemptible
+    assert (job.max_preemptions, job.priority_class, job.min_runtime_ms) == (PREEMPTIONS_MAX, "", 0)
     assert (job.max_runtime_ms, job.max_wait_ms, job.labels) == (0, 0, ())
+
+
+def test_a_class_is_read_and_with_a_priority_refused() -> None:
+    assert JobReader().to_core(spec(priority_class="high"), 0, ORIGIN).priority_class == "high"
+    error = refusal(spec(priority_class="high", priority=3))
+    assert (error.code, error.field, error.rule) == (Code.INVALID_ARGUMENT, "priority_class", "P4")
+    assert error.message == '"high" says what the priority is, and priority says 3: give one of the two'
 
 
 # --- identity, LOG-11 -----------------------------------------------------------------------------------------------
@@ -111,7 +121,6 @@ def test_map_order_does_not_change_the_digest() -> None:
 RESERVED_VALUES: dict[str, object] = {
     "on_behalf_of": "ann",
     "account": "a",
-    "priority_class": "high",
     "suspend": True,
     "holds": ["h"],
     "not_before": {"seconds": 1},

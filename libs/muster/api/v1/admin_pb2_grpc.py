@@ -77,7 +77,8 @@ class AdminServiceServicer:
     """
 
     def UpsertPriorityClass(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """UpsertPriorityClass creates a class or makes it what the request says; jobs keep the priority they have.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

@@ -8,6 +8,7 @@ Public events: the data of the CloudEvents on `muster.events.<cell>.<namespace>.
 
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
@@ -188,6 +189,47 @@ class QueueEvent(_message.Message):
 Global___QueueEvent: _TypeAlias = QueueEvent  # noqa: Y015
 
 @_typing.final
+class PriorityClassEvent(_message.Message):
+    """PriorityClassEvent: types priority-class.updated, priority-class.deleted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TYPE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    MIN_RUNTIME_FIELD_NUMBER: _builtins.int
+    LEDGER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    TIME_FIELD_NUMBER: _builtins.int
+    type: _builtins.str
+    name: _builtins.str
+    value: _builtins.int
+    ledger_sequence: _builtins.int
+    index: _builtins.int
+    @_builtins.property
+    def min_runtime(self) -> _duration_pb2.Duration: ...
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        type: _builtins.str = ...,
+        name: _builtins.str = ...,
+        value: _builtins.int = ...,
+        min_runtime: _duration_pb2.Duration | None = ...,
+        ledger_sequence: _builtins.int = ...,
+        index: _builtins.int = ...,
+        time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["min_runtime", b"min_runtime", "time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "ledger_sequence", b"ledger_sequence", "min_runtime", b"min_runtime", "name", b"name", "time", b"time", "type", b"type", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PriorityClassEvent: _TypeAlias = PriorityClassEvent  # noqa: Y015
+
+@_typing.final
 class CommandEvent(_message.Message):
     """CommandEvent: type command.refused, a command that broke a rule and changed nothing."""
 
@@ -212,7 +254,7 @@ class CommandEvent(_message.Message):
     command: _builtins.str
     """SubmitJob, CancelJob, ..."""
     subject: _builtins.str
-    """The job id or queue path it was about."""
+    """The job id, queue path or priority class it was about."""
     request_id: _builtins.str
     code: _builtins.str
     """A gRPC status code by name."""

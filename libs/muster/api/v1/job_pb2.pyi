@@ -277,6 +277,7 @@ class JobSpec(_message.Message):
     ANNOTATIONS_FIELD_NUMBER: _builtins.int
     CLUSTER_SELECTOR_FIELD_NUMBER: _builtins.int
     PREEMPTIBLE_FIELD_NUMBER: _builtins.int
+    MAX_PREEMPTIONS_FIELD_NUMBER: _builtins.int
     SUBMITTER_FIELD_NUMBER: _builtins.int
     ON_BEHALF_OF_FIELD_NUMBER: _builtins.int
     ACCOUNT_FIELD_NUMBER: _builtins.int
@@ -320,6 +321,10 @@ class JobSpec(_message.Message):
     """Higher goes first."""
     preemptible: _builtins.bool
     """Whether the job may be preempted (rule P4). Absent: it may."""
+    max_preemptions: _builtins.int
+    """After so many preemptions only jobs of higher priority in its queue preempt it (rule P4), and like one that is not
+    preemptible it starts only within what its queue is entitled to. 0: from the start. Absent: 5.
+    """
     submitter: _builtins.str
     """Set by the server from the caller's identity; a value given by the client is refused."""
     on_behalf_of: _builtins.str
@@ -327,7 +332,9 @@ class JobSpec(_message.Message):
     account: _builtins.str
     """RESERVED: the account that pays."""
     priority_class: _builtins.str
-    """RESERVED."""
+    """Name of a priority class (AdminService). The job gets the class's priority when it is queued, and its min_runtime,
+    and keeps them whatever becomes of the class (rule P4). Give this or a priority.
+    """
     suspend: _builtins.bool
     """RESERVED: accepted, but not considered until resumed."""
     job_set: _builtins.str
@@ -449,6 +456,7 @@ class JobSpec(_message.Message):
         annotations: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         cluster_selector: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         preemptible: _builtins.bool | None = ...,
+        max_preemptions: _builtins.int | None = ...,
         submitter: _builtins.str = ...,
         on_behalf_of: _builtins.str = ...,
         account: _builtins.str = ...,
@@ -479,12 +487,17 @@ class JobSpec(_message.Message):
         trace_context: _builtins.str = ...,
         node_lost_timeout: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_preemptible", b"_preemptible", "array", b"array", "checkpoint", b"checkpoint", "deadline", b"deadline", "environment", b"environment", "expected_runtime", b"expected_runtime", "failure_policy", b"failure_policy", "max_runtime", b"max_runtime", "max_wait", b"max_wait", "node_lost_timeout", b"node_lost_timeout", "not_before", b"not_before", "preemptible", b"preemptible", "topology", b"topology", "ttl_after_finished", b"ttl_after_finished"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_preemptions", b"_max_preemptions", "_preemptible", b"_preemptible", "array", b"array", "checkpoint", b"checkpoint", "deadline", b"deadline", "environment", b"environment", "expected_runtime", b"expected_runtime", "failure_policy", b"failure_policy", "max_preemptions", b"max_preemptions", "max_runtime", b"max_runtime", "max_wait", b"max_wait", "node_lost_timeout", b"node_lost_timeout", "not_before", b"not_before", "preemptible", b"preemptible", "topology", b"topology", "ttl_after_finished", b"ttl_after_finished"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_preemptible", b"_preemptible", "account", b"account", "annotations", b"annotations", "array", b"array", "checkpoint", b"checkpoint", "cluster_selector", b"cluster_selector", "completion", b"completion", "deadline", b"deadline", "depends_on", b"depends_on", "environment", b"environment", "exclusive_node", b"exclusive_node", "expected_runtime", b"expected_runtime", "failure_policy", b"failure_policy", "holds", b"holds", "job_set", b"job_set", "labels", b"labels", "licences", b"licences", "lifecycle_policies", b"lifecycle_policies", "max_retries", b"max_retries", "max_runtime", b"max_runtime", "max_wait", b"max_wait", "may_span_clusters", b"may_span_clusters", "name", b"name", "namespace", b"namespace", "node_lost_timeout", b"node_lost_timeout", "not_before", b"not_before", "objects", b"objects", "on_behalf_of", b"on_behalf_of", "preemptible", b"preemptible", "priority", b"priority", "priority_class", b"priority_class", "queue", b"queue", "reservation", b"reservation", "resource_claims", b"resource_claims", "submitter", b"submitter", "success_policies", b"success_policies", "suspend", b"suspend", "tasks", b"tasks", "template", b"template", "topology", b"topology", "trace_context", b"trace_context", "ttl_after_finished", b"ttl_after_finished"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_preemptions", b"_max_preemptions", "_preemptible", b"_preemptible", "account", b"account", "annotations", b"annotations", "array", b"array", "checkpoint", b"checkpoint", "cluster_selector", b"cluster_selector", "completion", b"completion", "deadline", b"deadline", "depends_on", b"depends_on", "environment", b"environment", "exclusive_node", b"exclusive_node", "expected_runtime", b"expected_runtime", "failure_policy", b"failure_policy", "holds", b"holds", "job_set", b"job_set", "labels", b"labels", "licences", b"licences", "lifecycle_policies", b"lifecycle_policies", "max_preemptions", b"max_preemptions", "max_retries", b"max_retries", "max_runtime", b"max_runtime", "max_wait", b"max_wait", "may_span_clusters", b"may_span_clusters", "name", b"name", "namespace", b"namespace", "node_lost_timeout", b"node_lost_timeout", "not_before", b"not_before", "objects", b"objects", "on_behalf_of", b"on_behalf_of", "preemptible", b"preemptible", "priority", b"priority", "priority_class", b"priority_class", "queue", b"queue", "reservation", b"reservation", "resource_claims", b"resource_claims", "submitter", b"submitter", "success_policies", b"success_policies", "suspend", b"suspend", "tasks", b"tasks", "template", b"template", "topology", b"topology", "trace_context", b"trace_context", "ttl_after_finished", b"ttl_after_finished"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_preemptions: _TypeAlias = _typing.Literal["max_preemptions"]  # noqa: Y015
+    _WhichOneofArgType__max_preemptions: _TypeAlias = _typing.Literal["_max_preemptions", b"_max_preemptions"]  # noqa: Y015
     _WhichOneofReturnType__preemptible: _TypeAlias = _typing.Literal["preemptible"]  # noqa: Y015
     _WhichOneofArgType__preemptible: _TypeAlias = _typing.Literal["_preemptible", b"_preemptible"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_preemptions) -> _WhichOneofReturnType__max_preemptions | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__preemptible) -> _WhichOneofReturnType__preemptible | None: ...
 
 Global___JobSpec: _TypeAlias = JobSpec  # noqa: Y015
@@ -1106,6 +1119,8 @@ class JobStatus(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     NEXT_STATE_FIELD_NUMBER: _builtins.int
     CHECKPOINT_TIME_FIELD_NUMBER: _builtins.int
+    PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    MIN_RUNTIME_FIELD_NUMBER: _builtins.int
     state: Global___JobState.ValueType
     reason: Global___Reason.ValueType
     message: _builtins.str
@@ -1117,6 +1132,8 @@ class JobStatus(_message.Message):
     """Of the pod that failed first."""
     next_state: Global___JobState.ValueType
     """What a Stopping job becomes when its pods are gone."""
+    preemptions: _builtins.int
+    """How often it was preempted (spec.max_preemptions)."""
     @_builtins.property
     def submit_time(self) -> _timestamp_pb2.Timestamp: ...
     @_builtins.property
@@ -1137,6 +1154,10 @@ class JobStatus(_message.Message):
     def checkpoint_time(self) -> _timestamp_pb2.Timestamp:
         """Its work is safe up to then: the last checkpoint it has reported in this epoch."""
 
+    @_builtins.property
+    def min_runtime(self) -> _duration_pb2.Duration:
+        """It is not preempted before it has run for so long: the larger of its queue's and its priority class's (rule P4)."""
+
     def __init__(
         self,
         *,
@@ -1154,10 +1175,12 @@ class JobStatus(_message.Message):
         attempts: _abc.Iterable[Global___Attempt] | None = ...,
         next_state: Global___JobState.ValueType = ...,
         checkpoint_time: _timestamp_pb2.Timestamp | None = ...,
+        preemptions: _builtins.int = ...,
+        min_runtime: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint_time", b"checkpoint_time", "finish_time", b"finish_time", "not_before", b"not_before", "pods", b"pods", "start_time", b"start_time", "submit_time", b"submit_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checkpoint_time", b"checkpoint_time", "finish_time", b"finish_time", "min_runtime", b"min_runtime", "not_before", b"not_before", "pods", b"pods", "start_time", b"start_time", "submit_time", b"submit_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "checkpoint_time", b"checkpoint_time", "epoch", b"epoch", "exit_code", b"exit_code", "finish_time", b"finish_time", "message", b"message", "next_state", b"next_state", "not_before", b"not_before", "pods", b"pods", "queue", b"queue", "reason", b"reason", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "checkpoint_time", b"checkpoint_time", "epoch", b"epoch", "exit_code", b"exit_code", "finish_time", b"finish_time", "message", b"message", "min_runtime", b"min_runtime", "next_state", b"next_state", "not_before", b"not_before", "pods", b"pods", "preemptions", b"preemptions", "queue", b"queue", "reason", b"reason", "start_time", b"start_time", "state", b"state", "submit_time", b"submit_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -21,10 +21,10 @@ from muster.cli.imports.tree import (
     Imported,
     Totals,
     amounts,
+    beside_queues,
     documents,
     entries,
     fail,
-    left_out,
     name_of,
     one_of,
     put,
@@ -87,7 +87,7 @@ def read(text: str, source: str) -> Imported:
         _local(imported, local, paths, source)
     for kind in sorted(by_kind.keys() - {"ClusterQueue", "Cohort", "LocalQueue"}):
         for document in by_kind[kind]:
-            left_out(imported, document, source)
+            beside_queues(imported, document, source)
     imported.finish()
     return imported
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 import yaml
 
-from muster.api.v1 import queue_pb2
+from muster.api.v1 import admin_pb2, queue_pb2
 from muster.cli.errors import CliError, Exit
 from muster.core import resources
 from muster.core.errors import Rejected
@@ -27,6 +27,7 @@ NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 WEIGHTS: Final = (0, WEIGHT_MAX)
 PRIORITIES: Final = (-PRIORITY_MAX, PRIORITY_MAX)
 COUNTS: Final = (0, JOBS_MAX)
+OF_KUBERNETES: Final = "system-"  # how the priority classes that every cluster has begin
 PRIORITY_CLASSES: Final = frozenset({"PriorityClass", "WorkloadPriorityClass"})
 
 Totals = dict[str, int]  # resource -> canonical units
@@ -35,10 +36,11 @@ T = TypeVar("T")
 
 @dataclass
 class Imported:
-    """The tree, and what of the definitions is not in it."""
+    """The tree, the priority classes, and what of the definitions is in neither."""
 
     queues: list[queue_pb2.Queue] = field(default_factory=list)  # parents before children
     notes: list[str] = field(default_factory=list)
+    classes: list[admin_pb2.PriorityClass] = field(default_factory=list)
 
     def note(self, subject: str, text: str) -> None:
         line = f"{subject}: {text}"
@@ -206,10 +208,28 @@ def spec_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return section(document.get("spec"), f"{document.get('kind')} {named}: spec")
 
 
-def left_out(imported: Imported, document: Mapping[str, Any], source: str) -> None:
-    """Note a document that nothing is made of."""
-    kind = str(document.get("kind"))
-    what = "has no counterpart and is left out"
-    if kind in PRIORITY_CLASSES:
-        what = f"has no counterpart: write its value ({document.get('value')}) as the priority of its jobs"
-    imported.note(f"{kind} {name_of(document, source)}", what)
+def beside_queues(imported: Imported, document: Mapping[str, Any], source: str) -> None:
+    """A document that is no queue: a priority class is one here as well, of others nothing is made."""
+    subject = f"{document.get('kind')} {name_of(document, source)}"
+    if document.get("kind") in PRIORITY_CLASSES:
+        _priority_class(imported, document, subject)
+    else:
+        imported.note(subject, "has no counterpart and is left out")
+
+
+def _priority_class(imported: Imported, document: Mapping[str, Any], subject: str) -> None:
+    given = name_of(document, subject)
+    if given.startswith(OF_KUBERNETES):
+        imported.note(subject, "is Kubernetes' own and left out")
+        return
+    name = imported.name(subject, given)
+    value = whole(document.get("value", 0), f"{subject}: value", PRIORITIES)
+    known = next((of for of in imported.classes if of.name == name), None)
+    if known is None:
+        imported.classes.append(admin_pb2.PriorityClass(name=name, value=value))
+    elif known.value != value:
+        imported.note(subject, f'has the value {value} and is left out: "{name}" is there already, with {known.value}')
+    if document.get("globalDefault"):
+        imported.note(subject, "globalDefault is left out: a job that names no class has priority 0 here")
+    if document.get("preemptionPolicy") == "Never":
+        imported.note(subject, "preemptionPolicy Never is left out: whether jobs preempt is their queue's (preemption)")

@@ -17,9 +17,9 @@ from muster.cli.imports.tree import (
     WEIGHTS,
     Imported,
     amounts,
+    beside_queues,
     documents,
     fail,
-    left_out,
     name_of,
     put,
     section,
@@ -44,7 +44,7 @@ def read(text: str, source: str) -> Imported:
         ours = str(document.get("apiVersion", "")).startswith(GROUP)
         if not ours or document.get("kind") != "Queue":
             if ours or document.get("kind") in PRIORITY_CLASSES:
-                left_out(imported, document, source)
+                beside_queues(imported, document, source)
             continue
         name = name_of(document, source)
         if name in found:

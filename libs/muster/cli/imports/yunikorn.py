@@ -17,9 +17,9 @@ from muster.cli.imports.tree import (
     PRIORITY_CLASSES,
     Imported,
     amounts,
+    beside_queues,
     documents,
     entries,
-    left_out,
     put,
     section,
     whole,
@@ -51,7 +51,7 @@ def read(text: str, source: str) -> Imported:
     imported = Imported()
     for document in documents(text, source):
         if document.get("kind") in PRIORITY_CLASSES:
-            left_out(imported, document, source)
+            beside_queues(imported, document, source)
     if len(partitions) > 1:
         imported.note("partitions", "are separate cells here: only the first is read")
     partition = partitions[0]
