@@ -15,7 +15,7 @@ from tests.unit.core.test_turns import entitle, started, submit
 from muster.core import commands as c
 from muster.core.explain import explain
 from muster.core.model import Amounts, JobState, NodeSpec
-from muster.core.shares import Share, dominant_share
+from muster.core.turns import INFINITE, SHARE_BITS, share
 
 GI = 1 << 30
 
@@ -118,15 +118,18 @@ def test_each_queue_is_compared_with_what_it_deserves_itself(world):
 @pytest.mark.parametrize(
     ("used", "entitled", "expected"),
     [
-        ({"v": 100, "m": 2500}, {"v": 1000, "m": 5000}, Share(1, 2)),
-        ({"v": 0, "m": 1000}, {"v": 0, "m": 5000}, Share(1, 5)),
-        ({}, {"v": 1000}, Share(0, 1)),
-        ({"v": 10}, {"v": 0}, Share(1, 0)),  # 1 there: like a queue that has just what it deserves; here above all
+        ({"v": 100, "m": 2500}, {"v": 1000, "m": 5000}, (1, 2)),
+        ({"v": 0, "m": 1000}, {"v": 0, "m": 5000}, (1, 5)),
+        ({}, {"v": 1000}, (0, 1)),
+        ({"v": 10}, {"v": 0}, None),  # 1 there: like a queue that has just what it deserves; here above all others
     ],
 )
 def test_fair_shares(used, entitled, expected):
     """YuniKorn's getFairShare."""
-    assert dominant_share(used, (), entitled) == expected
+    if expected is None:
+        assert share(entitled, used, {}) == INFINITE > share({"v": 1}, {"v": 10**15}, {})
+    else:
+        assert share(entitled, used, {}) == (expected[0] << SHARE_BITS) // expected[1]
 
 
 def test_the_free_node_goes_to_the_queue_of_the_highest_priority_and_nobody_leaves(world, around):
