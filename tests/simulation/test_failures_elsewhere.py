@@ -8,6 +8,7 @@ every commit. `test_failures_elsewhere_quota` has what went wrong with quotas, g
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import pytest
@@ -202,6 +203,26 @@ async def test_many_more_devices_are_taken_than_were_asked_for(cell: Scenario) -
     assert len(cell.evicted) == 16
     assert len({cell.node_of(name) for name in cell.running("borrower")}) == 2
     await cell.is_silent()
+
+
+@told()
+async def test_siblings_that_come_at_once_take_more_together_than_each_of_them_lacks(cell: Scenario) -> None:
+    """Six queues ask at one moment for what one has borrowed: each gets its two cores, and the lender keeps its four.
+
+    Seen in YuniKorn 2699, 2795 and 1951: each looked at the same victims, and a queue fell below its guarantee.
+    """
+    cell.nodes(4, cpu=4000)
+    await cell.queue("lent", guaranteed=amounts(cpu=4000), preemption="ANY")
+    names = [f"sibling-{n}" for n in range(6)]
+    for name in names:
+        await cell.queue(name, guaranteed=amounts(cpu=2000), preemption="ANY")
+    await cell.submit("lent", 16, queue="lent", cpu=1000)
+    await cell.until(lambda: len(cell.running("lent")) == 16)
+    await asyncio.gather(*(cell.submit(name, 3, queue=name, cpu=1000) for name in names))
+    await cell.until(lambda: all(len(cell.running(name)) == 2 for name in names))
+    assert cell.used("lent") == 4000
+    await cell.is_silent()
+    assert len(cell.evicted) == 12
 
 
 @told()
