@@ -170,7 +170,7 @@ async def test_a_quota_that_is_lowered_below_what_is_used_stays_passed_for_ever(
     """
     cell.nodes(4, cpu=2000)
     await cell.queue("first", guaranteed=amounts(cpu=8000), limit=amounts(cpu=8000), preemption="ANY")
-    await cell.queue("second", weight=1, preemption="ANY")
+    await cell.queue("second", preemption="ANY")
     for n in range(8):
         await cell.submit(f"f-{n}", queue="first", cpu=1000, run_s=60.0 + 20.0 * n)
     await cell.until(lambda: len(cell.running("first")) == 8)

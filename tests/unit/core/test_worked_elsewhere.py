@@ -7,6 +7,7 @@ the reason stands beside it. Examples that are in the acceptance list are in `te
 from __future__ import annotations
 
 import pytest
+from tests.property.reference_entitlements import Queue
 from tests.unit.core.preempting import cpu, many
 from tests.unit.core.test_entitlements import computed, one
 from tests.unit.core.test_entitlements import cpu as cpus
@@ -57,7 +58,7 @@ def test_what_an_idle_sibling_is_guaranteed_is_shared_by_all_levels():
     """KAI 1934: siblings divide what their parent is entitled to, and that is more than what it is guaranteed."""
     queues = [
         one("idle", 1, 0, guaranteed={"cpu": 4}),
-        type(one("p", 1, 0))(
+        Queue(
             "p",
             guaranteed={"cpu": 4},
             children=[one("a", 1, 9, guaranteed={"cpu": 2}), one("b", 3, 9, guaranteed={"cpu": 2})],
