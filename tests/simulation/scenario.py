@@ -223,10 +223,6 @@ class Scenario:
         await self._write([commands.UpsertQueue(path, spec, -1)])
         await self.until(lambda: self.state.queues.find(path) is not None)
 
-    async def delete_queue(self, path: str) -> None:
-        del self._queues[path]
-        await self._write([commands.DeleteQueue(path)])
-
     async def submit(self, name: str, count: int = 0, *, queue: str, **more: Any) -> None:
         """A job, or so many, numbered, in one message. See `spec` for what can be said about them."""
         names = [f"{name}-{n}" for n in range(count)] if count else [name]
@@ -260,6 +256,9 @@ class Scenario:
 
     async def cancel(self, name: str) -> None:
         await self._write([commands.CancelJob(job_id(name), actor="someone", request_id=f"cancel-{name}")])
+
+    async def delete_queue(self, path: str) -> None:
+        await self._write([commands.DeleteQueue(path)])
 
     async def _write(self, items: list[commands.AnyItem]) -> None:
         (*_, last) = await self._inbox.write(items)
@@ -372,17 +371,10 @@ class Scenario:
 
 
 def group(
-    name: str,
-    replicas: int,
-    requests: Amounts,
-    *,
-    least: int = 0,
-    run_s: float | None = None,
-    start_s: float | None = None,
-    **more: Any,
+    name: str, replicas: int, requests: Amounts, *, least: int = 0, run_s: float | None = None, **more: Any
 ) -> TaskGroup:
-    """A task group whose pods take `start_s` to start and end by themselves after `run_s`."""
-    times = {"sim.muster.io/run-seconds": run_s, "sim.muster.io/start-seconds": start_s}
+    """A task group whose pods end by themselves after `run_s`, and take `start_s`, if it is given, to start."""
+    times = {"sim.muster.io/run-seconds": run_s, "sim.muster.io/start-seconds": more.pop("start_s", None)}
     annotations = {name: str(seconds) for name, seconds in times.items() if seconds is not None}
     template = {
         "metadata": {"annotations": annotations},
