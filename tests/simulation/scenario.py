@@ -262,6 +262,9 @@ class Scenario:
     async def cancel(self, name: str) -> None:
         await self._write([commands.CancelJob(job_id(name), actor="someone", request_id=f"cancel-{name}")])
 
+    async def delete_queue(self, path: str) -> None:
+        await self._write([commands.DeleteQueue(path)])
+
     async def _write(self, items: list[commands.AnyItem]) -> None:
         (*_, last) = await self._inbox.write(items)
         await self.witness.follower.wait_applied(last, 10.0)
@@ -375,8 +378,9 @@ class Scenario:
 def group(
     name: str, replicas: int, requests: Amounts, *, least: int = 0, run_s: float | None = None, **more: Any
 ) -> TaskGroup:
-    """A task group whose pods end by themselves after `run_s`."""
-    annotations = {} if run_s is None else {"sim.muster.io/run-seconds": str(run_s)}
+    """A task group whose pods end by themselves after `run_s`, and take `start_s`, if it is given, to start."""
+    times = {"sim.muster.io/run-seconds": run_s, "sim.muster.io/start-seconds": more.pop("start_s", None)}
+    annotations = {name: str(seconds) for name, seconds in times.items() if seconds is not None}
     template = {
         "metadata": {"annotations": annotations},
         "spec": {"containers": [{"name": "main", "image": "registry.example/work:1"}]},
