@@ -6,8 +6,12 @@ A job counts twice: its elastic part (what it has beyond its minimum) and its co
 
 The last two are the exact reverse of the order of age that P1 and P2b go by, where of equal submit times the smaller id
 is the older: who has to leave of a batch is its newest job, which may take the place of no other in turn. Everything
-before lost work is one integer, the `grade`. Lost work is the time that is not safe (`lost_work`)
-times the largest share of the cell that the part takes, in integers.
+before lost work is one integer, the `grade`. Lost work is the time that is not safe (`lost_work`) times the largest
+share of the cell that the part takes, in integers.
+
+Where the policy of a victim's queue is ANY, the victim comes back for the place of a newer job of equal priority, that
+one for the place of a newer one still, and in the end it is the newest that is out. So a core counts there with the
+most that it or a newer one would lose: who would lose least does not leave first only to make others leave after it.
 """
 
 from __future__ import annotations
@@ -169,6 +173,48 @@ class Ranking:
             grade = (own[:, part] * QUEUE_DEPTH_MAX + away) * 2 + part
             self.grade[:, part] = (grade << PRIORITY_BITS) + facts[:, PRIORITY] + (1 << (PRIORITY_BITS - 1))
             self.lost[:, part] = elapsed * self._size(amounts)
+        self._leave_in_turn(facts)
+
+    def _leave_in_turn(self, facts: Int64Array) -> None:
+        """The running maximum of lost work, from the newest on, over cores that would take each other's place."""
+        lines = self.table.order()[::-1]  # the newest of a leaf and priority first
+        lines = lines[self.allowed[lines, CORE]]
+        lines = lines[self._takes_places()[facts[lines, LEAF]]]
+        if not len(lines):
+            return
+        member = self._member(facts, lines)
+        if member.any():  # members lie among each other
+            again = np.lexsort((np.arange(len(lines)), member, facts[lines, PRIORITY], facts[lines, LEAF]))
+            lines, member = lines[again], member[again]
+        place = np.array((facts[lines, LEAF], facts[lines, PRIORITY], member))
+        same = (place[:, 1:] == place[:, :-1]).all(axis=0)
+        bounds = np.flatnonzero(np.concatenate(((True,), ~same, (True,))))
+        lost = self.lost[lines, CORE]
+        falls = np.flatnonzero(same & (lost[1:] < lost[:-1]))
+        for group in np.unique(np.searchsorted(bounds, falls, side="right")).tolist():
+            part = lost[bounds[group - 1] : bounds[group]]
+            np.maximum.accumulate(part, out=part)
+        self.lost[lines, CORE] = lost
+
+    def _takes_places(self) -> BoolArray:
+        """By leaf: whether its jobs may take the place of newer ones of equal priority (rule P2b)."""
+        tree = self._outlook.tree
+        found = [
+            q in tree and tree.by_id[q].spec.preemption == "ANY" and not tree.by_id[q].fifo for q in self.table.leaves
+        ]
+        return np.array(found, np.bool_)
+
+    def _member(self, facts: Int64Array, lines: Int64Array) -> Int64Array:
+        """Between whose jobs age decides: of a fair leaf the number of the member (ADR 0018), else 0."""
+        tree = self._outlook.tree
+        fair = [tree.by_id[q].spec if q in tree else None for q in self.table.leaves]
+        column = [
+            (SUBMITTER if spec.fair_by == USER else NAMESPACE) if spec is not None and spec.ordering == "FAIR" else -1
+            for spec in fair
+        ]
+        of = np.array(column, np.int64)[facts[lines, LEAF]]
+        member: Int64Array = np.where(of < 0, 0, facts[lines, of] + 1)
+        return member
 
     def _size(self, amounts: Int64Array) -> Int64Array:
         """The largest share of the cell, in SIZE_UNITS."""
