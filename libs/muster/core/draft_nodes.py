@@ -47,6 +47,14 @@ class DraftNodes:
         if unseen is not None:
             unseen.pop(index, None)
 
+    def closed(self) -> dict[int, str]:
+        """Index and name of nodes that reports of this transaction say take no pods: gone, not ready, or cordoned."""
+        found = {}
+        for (_, name), (index, spec) in self._changed.items():
+            if spec is None or not spec.ready or spec.cordoned:
+                found[index] = name
+        return found
+
     def is_present(self, index: int) -> bool:
         """Whether a report of this transaction says that the node is there."""
         return index in self._present

@@ -1,7 +1,8 @@
 """When what is held for a preemptor is held no longer (rule P5), besides when it is placed or ends.
 
     end_or_extend    its time is over (`graces`): it waits on while pods of its victims are there, up to a limit
-    release_closed   the preemptor's queue was stopped or a limit came in its way: it may not start, so it holds nothing
+    release_closed   the preemptor's queue was stopped or a limit came in its way, or a node where it was to go takes no
+                     pods any more: it may not start, so it holds nothing
 
 A hold that has ended leaves an answered request behind: its job may ask for another plan when it may start again.
 """
@@ -35,9 +36,26 @@ def end_or_extend(draft: Draft, job_id: str) -> None:
 
 
 def release_closed(draft: Draft) -> None:
-    """The tree of queues or what they are entitled to has changed in this transaction: who may not start any more
-    gives back what is held for it, the least important first, until those who are left may start together (rules Q1,
-    F6, P4)."""
+    """Nodes, the tree of queues or what they are entitled to have changed in this transaction: who may not start any
+    more gives back what is held for it."""
+    if draft.holds:
+        _release_on_closed_nodes(draft)
+        _release_without_quota(draft)
+
+
+def _release_on_closed_nodes(draft: Draft) -> None:
+    """All of it: on the other nodes it would wait for a gang that cannot start, and nobody could use them."""
+    closed = draft.nodes.closed()
+    for job_id in sorted(draft.holds) if closed else ():
+        draft.spend(1)
+        held = [node for group in draft.holds[job_id].placement for node, _ in group.runs if node in closed]
+        if held:
+            name = closed[held[0]]
+            draft.release_hold(job_id, f"the job may not start now: node {name} of its place takes no pods any more")
+
+
+def _release_without_quota(draft: Draft) -> None:
+    """The least important first, until those who are left may start together (rules Q1, F6, P4)."""
     same = draft.tree is draft.state.queues and draft.entitled is draft.state.entitled
     if same or not draft.holds:
         return

@@ -367,3 +367,25 @@ def test_who_waits_for_what_is_held_for_it_is_no_borrower_because_of_that(world)
     world.pods("low", 5)
     assert world.job("small").charged
     assert world.job("mine").charged
+
+
+@pytest.mark.parametrize("change", [{"ready": False}, {"cordoned": True}, {}])
+def test_a_gang_that_lost_a_node_of_its_place_does_not_keep_the_others(world, change):
+    """Its other nodes would idle until the hold ends; they are for whoever is next, and the gang asks again later."""
+    world.nodes(2)
+    for name in ("low-0", "low-1"):
+        world.submit(name, cpu=4000)
+    world.submit("gang", cpu=4000, replicas=2, priority=5)
+    on_other = next(name for name in ("low-0", "low-1") if world.job(name).placement[0].runs[0][0] == 1)
+    plan(world, "gang")
+    left = {"nodes": (world.node("node-0", **change),)} if change else {"removed": ("node-0",)}
+    ((job, reason),) = released(world.cell.send(c.NodesReported("sim-a", **left)))
+    assert (job, reason) == (
+        world.id("gang"),
+        "the job may not start now: node node-0 of its place takes no pods any more",
+    )
+    world.submit("next", cpu=4000)
+    assert not world.job("next").charged
+    world.pods(on_other, 5)
+    assert world.job("next").charged
+    assert not world.job("gang").charged
