@@ -131,7 +131,7 @@ async def test_a_tiny_sibling_triggers_evictions(cell: Scenario) -> None:
 
 @told()
 async def test_a_preemptor_that_does_not_fit_after_its_victims_died(cell: Scenario) -> None:
-    """The node is cordoned while the victim dies: nothing is held there, there is another plan, the room is not lost."""
+    """The node is cordoned while the victim dies: nothing is held there, another plan is made, no room is lost."""
     cell.nodes(2, cpu=4000)
     kube = cell.kubes["sim-a"]
     await cell.queue("research")
