@@ -122,7 +122,7 @@ async def running_cell(tmp_path: Path, nodes: str, *, sockets: int = 0) -> Async
             cell.follower = Follower(bus, "main", clock=SystemClock())
             await cell.follower.start()
             stack.push_async_callback(cell.follower.stop)
-            await cell.until(lambda: cell.state.any_cluster_synced)
+            await cell.until(lambda: cell.state.clusters_synced > 0)
             await cell.write(UpsertQueue("research", QueueSpec("", "research", "")))
             yield cell
     finally:

@@ -118,11 +118,6 @@ class CellState:
         self.refusals: dict[InboxPosition, tr.CommandRefused] = {}
         self.refusal_order: deque[InboxPosition] = deque()
 
-    @property
-    def any_cluster_synced(self) -> bool:
-        """Whether anything is known of the hardware (rule Q2)."""
-        return self.clusters_synced > 0
-
     def loosened(self) -> None:
         """Something became free, or a rule changed: every pending job may fit again."""
         self.changes += 1
