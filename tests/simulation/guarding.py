@@ -3,7 +3,8 @@
 - A job that nobody could take back stays within what its queue is entitled to (rule P4): after one started, those of
   its queue use no more of what it asks for. What others are guaranteed is looked at by `invariants_claims`.
 - Nobody's namespace or user has more than the queue allows each of them (Q1).
-- Who borrows leaves what lenders keep back of guarantees that nobody asks for (F6, `lending_limit`).
+- Who borrows leaves what lenders keep back of guarantees that nobody asks for (F6, `lending_limit`). What is asked for
+  may be seen as it was before the transaction.
 - No victim is a job that cannot be preempted, or one that has not yet run as long as its queue wants (P4).
 
 Only what a transaction has done is judged: an entitlement may fall, an allowance may be cut below what is used.
@@ -27,6 +28,9 @@ Amounts = Counter[str]
 class Guarding:
     """Told every transaction after it was applied."""
 
+    def __init__(self) -> None:
+        self._kept: Amounts = Counter()  # back by lenders, before
+
     def applied(self, state: CellState, tx: tr.Transaction) -> None:
         taken: dict[str, Amounts] = {}  # job -> what it got in this transaction
         started = [t.job for t in tx.transitions if isinstance(t, tr.JobPlaced)]
@@ -43,8 +47,10 @@ class Guarding:
                 _within_entitlement(state, job, got)
             for queue in state.queues.by_id[job.queue].chain:
                 _within_allowances(state, queue, job, got, starts=job_id in started)
-        if taken and state.queues.lending:
-            _lenders_keep_theirs(state, taken)
+        kept = _kept_back(state)
+        if taken:
+            _lenders_keep_theirs(state, taken, kept & self._kept)
+        self._kept = kept
 
 
 def _may_be_taken(state: CellState, victim: Job, *, settled: bool) -> None:
@@ -84,7 +90,7 @@ def _within_allowances(state: CellState, queue: Queue, job: Job, got: Amounts, *
             assert not over, f"Q1: {job.spec.name} got {resource}, {used[resource]} in {queue.path}, {amount} may be"
 
 
-def _lenders_keep_theirs(state: CellState, taken: dict[str, Amounts]) -> None:
+def _lenders_keep_theirs(state: CellState, taken: dict[str, Amounts], back: Amounts) -> None:
     used = {queue.id: _committed(queue) for queue in state.queues.subtree()}
     started: dict[str, Amounts] = {}
     for job_id, got in taken.items():
@@ -95,15 +101,18 @@ def _lenders_keep_theirs(state: CellState, taken: dict[str, Amounts]) -> None:
         own = dict(state.entitled.get(leaf, state.queues.by_id[leaf].spec.guaranteed))
         if any(used[leaf][resource] - amount < own.get(resource, 0) for resource, amount in got.items()):
             continue  # some of it was its own
-        for resource, kept in _kept_back(state, capacity).items():
+        for resource, kept in back.items():
             assert not got[resource] or in_all[resource] + kept <= capacity.get(resource, 0), (
                 f"F6: {state.queues.by_id[leaf].path} borrowed {got[resource]} {resource}; {in_all[resource]} of "
                 f"{capacity.get(resource, 0)} are used, lenders keep back {kept}"
             )
 
 
-def _kept_back(state: CellState, capacity: dict[str, int]) -> Amounts:
+def _kept_back(state: CellState) -> Amounts:
     """Of guarantees that nobody asks for; no more than leaves room for those that somebody does."""
+    if not state.queues.lending:
+        return Counter()
+    capacity = dict(state.nodes.capacity())
     floors: dict[str, Amounts] = {}
     kept: dict[str, Amounts] = {}
     asked: dict[str, Amounts] = {}

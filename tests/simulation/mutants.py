@@ -242,7 +242,7 @@ MUTANTS = (
                 "if False and any(ahead.claims_without(takings).exceeded",
             ),
         ),
-        seeds=(10,),
+        seeds=(0,),
     ),
     Mutant(
         "protected-jobs-borrow",
@@ -271,6 +271,7 @@ MUTANTS = (
         "libs/muster/core/room.py",
         "return entitled or not self._draft.tree.lending or not any(self.kept_by_lenders(need))",
         "return True",
+        seeds=(10,),
     ),
     Mutant(
         "protected-jobs-are-preempted",

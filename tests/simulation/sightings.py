@@ -63,7 +63,7 @@ OPERATING = (
     "past usage counts",  # in a tree (F4)
     "runtime exceeded",  # B1
 )
-RARE = ("hold given up", "plan dropped", "array drained")  # one run is enough
+RARE = ("hold given up", "plan dropped", "array drained", "borrower leaves what lenders keep")  # one run is enough
 ONLY_THE_LEADER_SAYS = (
     "a victim is no longer running",
     "a victim cannot spare these replicas",

@@ -41,6 +41,8 @@ LASTING_JOBS = 3  # of them take all there is
 LASTING_S = 340.0  # longer than a hold is kept
 GUARDED_SEEDS = (0, 6, 7)  # last digits; those of seeds that had failed before there were such runs stay as they were
 GUARANTEED_MILLIS = 10_000  # in all, of a run that is `guarded`
+LENT_MILLIS = 1_000  # of each of those, where they are kept from lending
+LENT_CHANCE = 0.35
 GUARDED_JOBS_FIRST = 15  # of queues without a guarantee
 GUARDED_MILLIS_MAX = 5_000  # of a job that cannot be preempted: with the guarantees it fits what is left of any cell
 GUARDED_RUN_S = (2.0, 9.0)
@@ -116,9 +118,10 @@ class Workload:
     def _guard(self, rng: Random) -> None:
         """Guarantees of one or two leaves, no others; most jobs are protected, those of the guaranteed leaves late."""
         guaranteed = rng.sample([p for p in self.leaves if not self._queues[p].limit], len(self.leaves) // 2)
+        lent: Amounts = (("cpu", LENT_MILLIS),) if rng.random() < LENT_CHANCE else ()
         for path, spec in self._queues.items():
             own: Amounts = (("cpu", GUARANTEED_MILLIS // len(guaranteed)),) if path in guaranteed else ()
-            self._queues[path] = msgspec.structs.replace(spec, guaranteed=own, lending_limit=())
+            self._queues[path] = msgspec.structs.replace(spec, guaranteed=own, lending_limit=lent if own else ())
         others = [path for path in self.leaves if path not in guaranteed]
         for number, spec in enumerate(self.jobs):
             queue = rng.choice(others if number < GUARDED_JOBS_FIRST else guaranteed)
