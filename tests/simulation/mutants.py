@@ -257,6 +257,7 @@ MUTANTS = (
         "libs/muster/core/apply_preemption.py",
         "    if protected(job):\n        state.queues.protect(job.queue, held, sign)\n",
         "",
+        seeds=(14,),
     ),
     Mutant(
         "users-get-more-than-they-are-allowed",
@@ -264,6 +265,7 @@ MUTANTS = (
         "libs/muster/core/room.py",
         "if queue.tracked and any(self.over_allowance(job, need, starts=starts)):",
         "if False:",
+        seeds=(5,),
     ),
     Mutant(
         "borrowers-take-what-lenders-keep",
@@ -280,6 +282,7 @@ MUTANTS = (
         "if not victim.spec.preemptible or protected_until_ms",
         "if protected_until_ms",
         also=(("libs/muster/core/victim_table.py", "int(not job.spec.preemptible), int(", "0, int("),),
+        seeds=(12,),
     ),
     Mutant(
         "jobs-are-preempted-before-they-have-run-long-enough",
@@ -287,6 +290,7 @@ MUTANTS = (
         "libs/muster/core/preemption_rules.py",
         "return next((above.spec.min_runtime_ms for above in queue.chain if above.spec.min_runtime_ms), 0)",
         "return 0",
+        seeds=(9,),
     ),
 )
 
