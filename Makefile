@@ -61,10 +61,8 @@ simulate: $(STAMP)  ## deterministic simulation with faults over SEEDS seeds
 fairness: $(STAMP)  ## usage against entitlement over time, 100,000 GPUs, a tree ten levels deep (ARGS="tree --seed 2")
 	@$(BIN)/python -m tests.simulation.fairness $(ARGS)
 
-properties: $(STAMP)  ## entitlements and preemption against naive readings of the rules, on INSTANCES random cells
-	INSTANCES=$(INSTANCES) $(BIN)/python -m pytest tests/property/test_entitlements.py tests/property/test_preemption_calm.py \
-		tests/property/test_preemption_wild.py tests/property/test_guarantees_kept.py \
-		-q -n $(WORKERS) --timeout=1800 $(ARGS)
+properties: $(STAMP)  ## entitlements, preemption and more against naive readings of the rules, on INSTANCES random cells
+	INSTANCES=$(INSTANCES) $(BIN)/python -m pytest tests/property -q -n $(WORKERS) --timeout=1800 $(ARGS)
 
 mutants: $(STAMP)  ## plant known bugs one by one and show that the tests catch each
 	$(BIN)/python -m tests.simulation.mutants $(ARGS)

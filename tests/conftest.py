@@ -1,5 +1,10 @@
-"""What every kind of test shares."""
+"""What every kind of test shares.
 
+Hypothesis judges nothing by how long it took: a machine that is busy is no failure. A plain run draws the same examples
+every time, so that it says something about the change that is tested; `make properties` draws new ones, and more.
+"""
+
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +12,12 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-hypothesis.settings.register_profile("muster", deadline=None)  # a machine that is busy is no failure
+hypothesis.settings.register_profile(
+    "muster",
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    derandomize="INSTANCES" not in os.environ,
+)
 hypothesis.settings.load_profile("muster")
 
 

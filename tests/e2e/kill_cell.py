@@ -19,6 +19,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.patience import PATIENCE_S, POLL_S
 
 from muster.cli import stack
 from muster.cli.ports import HOST, PortPicker
@@ -34,8 +35,6 @@ from muster.wire import codec
 CELL = stack.CELL
 CLUSTER = "sim-a"
 NATS = "nats-server"
-READY_TIMEOUT_S = 60.0
-POLL_S = 0.02
 SNAPSHOT_EVERY_TRANSACTIONS = 100  # so that snapshots are being written and read while processes die
 PORTS = range(20_000, 30_000)  # nobody's usual ones: a killed server's port must still be free when it comes back
 
@@ -98,9 +97,9 @@ class KillCell:
     async def start(self) -> None:
         supervisor, plan = self.supervisor, self.plan
         nats = await supervisor.start(plan.nats)
-        await supervisor.wait_ready(nats, READY_TIMEOUT_S)
+        await supervisor.wait_ready(nats, PATIENCE_S)
         children = [await supervisor.start(spec) for spec in (*plan.clusters, *plan.services)]
-        await asyncio.gather(*(supervisor.wait_ready(child, READY_TIMEOUT_S) for child in children))
+        await asyncio.gather(*(supervisor.wait_ready(child, PATIENCE_S) for child in children))
         self._tails = [asyncio.create_task(tail.run()) for tail in (self.ledger, self.public)]
 
     async def stop(self) -> None:
@@ -120,7 +119,7 @@ class KillCell:
     def child(self, name: str) -> Child:
         return self.supervisor.children[name]
 
-    async def alive(self, name: str, timeout_s: float = READY_TIMEOUT_S) -> Child:
+    async def alive(self, name: str, timeout_s: float = PATIENCE_S) -> Child:
         """The child, once it has a process."""
         child = self.child(name)
         await until(lambda: bool(child.pid), timeout_s, f"{name} is started again")
@@ -142,7 +141,7 @@ class KillCell:
         try:
             leases = await bus.stream(leases_spec())
             while True:
-                await until(settled, READY_TIMEOUT_S, "a leader and a standby are ready")
+                await until(settled, PATIENCE_S, "a leader and a standby are ready")
                 leader, process = self.ledger.leader, self.child(self.ledger.leader).process
                 await self._renewal(leases)
                 if settled() and self.ledger.leader == leader and self.child(leader).process is process:
@@ -155,7 +154,7 @@ class KillCell:
         """Wait until the leader's lease is written to."""
         subject = lease_subject(leader_lease_name(CELL))
         before = await leases.last(subject)
-        async with asyncio.timeout(READY_TIMEOUT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while (last := await leases.last(subject)) is None or (before is not None and last.seq == before.seq):
                 await asyncio.sleep(POLL_S)
 
@@ -170,7 +169,7 @@ class KillCell:
         address = self.plan.metrics[replica]
 
         def fetch() -> str:
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as answer:
                 text: str = answer.read().decode()
                 return text
 

@@ -15,13 +15,13 @@ import time
 from pathlib import Path
 from random import Random
 
-from tests.e2e.kill_cell import CELL, POLL_S, KillCell, until
+from tests.e2e.kill_cell import CELL, KillCell, until
+from tests.patience import PATIENCE_S, POLL_S
 
 from muster.runtime.ports import Stream
 from muster.runtime.streams import inbox_spec
 
 PAUSE_S = 5.0
-TAKEOVER_TIMEOUT_S = 30.0
 CATCH_TIMEOUT_S = 6.0
 LONG_S = 0.01  # what computes for so long without a pause is a decision
 BETWEEN_STOPS_S = (0.002, 0.008)
@@ -60,11 +60,11 @@ async def pause(cell: KillCell, leader: str, stopped: asyncio.Event, rng: Random
     at_s = time.time()
     stopped.set()
     try:
-        await until(lambda: cell.ledger.leader != leader, TAKEOVER_TIMEOUT_S, "another queue-manager leads")
+        await until(lambda: cell.ledger.leader != leader, PATIENCE_S, "another queue-manager leads")
         await asyncio.sleep(max(POLL_S, at_s + PAUSE_S - time.time()))
     finally:
         os.kill(process.pid, signal.SIGCONT)
-    code = await asyncio.wait_for(process.wait(), TAKEOVER_TIMEOUT_S)
+    code = await asyncio.wait_for(process.wait(), PATIENCE_S)
     said = cell.log(leader)[logged:]
     return at_s, code, any(text in said for text in COMMIT_REFUSED)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +20,11 @@ from random import Random
 import pytest
 from tests.e2e import kill_cell, kill_jobs, kill_pause
 from tests.e2e.kill_cell import NATS, KillCell, until
+from tests.patience import PATIENCE_S, POLL_S
 
 from muster.client import Event, Job, connect
 from muster.client.requests import job_filter
+from muster.runtime.exit_codes import ExitCode
 from muster.runtime.ports import StoredMessage, StreamSpec
 from muster.runtime.streams import events_spec, inbox_spec, ledger_spec
 from muster.sim.cluster import audit
@@ -32,12 +35,8 @@ TARGETS = (
     *("fair-share-1", "preemptor-1", "topology-1"),
 )
 CALL_TIMEOUT_S = 2.0  # then the client sends it again
-WATCH_TIMEOUT_S = 120.0
-SYNC_TIMEOUT_S = 60.0
-TAKEOVER_TIMEOUT_S = 30.0
+DEPOSED = f"exited with code {ExitCode.DEPOSED.value}:"
 PAUSES_MAX = 6  # until one ended by a refused commit and not by a look at the lease
-SETTLE_TIMEOUT_S = 60.0
-READ_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +85,7 @@ class Run:
     public_tail: list[StoredMessage] = field(default_factory=list)
     audit: list[audit.Record] = field(default_factory=list)
     restarts: dict[str, int] = field(default_factory=dict)
+    deposed: dict[str, int] = field(default_factory=dict)  # how often each ended because another one led
 
 
 async def play(scale: Scale, seed: int, run_dir: Path, patch: pytest.MonkeyPatch) -> Run:
@@ -94,6 +94,7 @@ async def play(scale: Scale, seed: int, run_dir: Path, patch: pytest.MonkeyPatch
     async with kill_cell.running(run_dir, scale.nodes, patch) as cell:
         await _live(cell, scale, run)
         run.restarts = {name: child.restarts for name, child in cell.supervisor.children.items()}
+        run.deposed = Counter(event.child for _, event in cell.events if DEPOSED in event.text)
     run.audit = audit.read_file(run_dir / "audit" / f"{kill_cell.CLUSTER}.jsonl")
     return run
 
@@ -103,7 +104,7 @@ async def _live(cell: KillCell, scale: Scale, run: Run) -> None:
     jobs = kill_jobs.workload(Random(rng.random()), scale.jobs, scale.span_s, scale.urgent_until_s)
     async with (
         connect(cell.grpc, timeout_s=CALL_TIMEOUT_S) as client,
-        connect(cell.grpc, timeout_s=WATCH_TIMEOUT_S) as other,
+        connect(cell.grpc, timeout_s=PATIENCE_S) as other,
     ):
         await _synced(other)
         await kill_jobs.make_queues(other)
@@ -129,10 +130,10 @@ async def _live(cell: KillCell, scale: Scale, run: Run) -> None:
 
 
 async def _synced(client) -> None:
-    deadline = time.monotonic() + SYNC_TIMEOUT_S
+    deadline = time.monotonic() + PATIENCE_S
     while not [c for c in (await client.cell()).clusters if c.synced]:
         assert time.monotonic() < deadline, "the cluster was not listed"
-        await asyncio.sleep(kill_cell.POLL_S)
+        await asyncio.sleep(POLL_S)
 
 
 async def _all_done(cell: KillCell, tasks: Sequence[asyncio.Task[None]], watching: asyncio.Task[None]) -> None:
@@ -182,7 +183,7 @@ async def _kill(cell: KillCell, run: Run, target: str) -> None:
     run.kills.append(Kill(target, name, at_s))
     _say(run, f"kill {len(run.kills)}: {target}{'' if name == target else f' ({name})'}")
     if target == LEADER:
-        await until(lambda: cell.ledger.leader != name, TAKEOVER_TIMEOUT_S, "another queue-manager leads")
+        await until(lambda: cell.ledger.leader != name, PATIENCE_S, "another queue-manager leads")
 
 
 async def _pause(cell: KillCell, run: Run, submitter: kill_jobs.Submitter, rng: Random) -> None:
@@ -195,7 +196,7 @@ async def _pause(cell: KillCell, run: Run, submitter: kill_jobs.Submitter, rng: 
     run.pauses.append(Kill("paused leader", leader, at_s, code, refused))
     _say(run, f"paused {leader}: ended with {code}, {'its commit was refused' if refused else 'its lease was lost'}")
     child = cell.child(leader)
-    await until(lambda: child.process is not process and child.ready, SETTLE_TIMEOUT_S, f"{leader} is back")
+    await until(lambda: child.process is not process and child.ready, PATIENCE_S, f"{leader} is back")
     assert await cell.metric(leader, "muster_queue_manager_leading") == 0.0, f"{leader} came back as a leader"
     await crowding
 
@@ -216,7 +217,7 @@ async def _caught_up(cell: KillCell, run: Run, watching: asyncio.Task[None]) -> 
         )
         return not any(behind) and done.issuperset(run.acknowledged)
 
-    await until(level, READ_TIMEOUT_S, "the readers of ledger, events and WatchJobs are level with what is stored")
+    await until(level, PATIENCE_S, "the readers of ledger, events and WatchJobs are level with what is stored")
     run.ledger_tail, run.public_tail = list(cell.ledger.messages), list(cell.public.messages)
 
 
@@ -235,7 +236,7 @@ async def _read_all(cell: KillCell, run: Run) -> None:
         return [message for message in found if message.seq <= last_seq]
 
     try:
-        async with asyncio.timeout(READ_TIMEOUT_S):
+        async with asyncio.timeout(PATIENCE_S):
             run.ledger = await read(ledger_spec(kill_cell.CELL))
             run.inbox = await read(inbox_spec(kill_cell.CELL))
             ended_at = run.ledger[-1].seq

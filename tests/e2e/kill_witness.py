@@ -221,13 +221,15 @@ def silences(run: Run) -> dict[str, list[float]]:
     return found
 
 
-def died_by_themselves(run: Run) -> list[str]:
-    """Processes that ended although nobody killed them: what others go through must not end a service."""
+def died_by_themselves(run: Run, *, may_starve: bool = False) -> list[str]:
+    """Processes that ended although nobody killed them: what others go through must not end a service. But a leader
+    that the machine lets starve (`may_starve`) for longer than its lease lives ends deposed, and has to."""
     killed = Counter(kill.child for kill in (*run.kills, *run.pauses))
+    allowed = killed + Counter(run.deposed if may_starve else {})
     return [
-        f"{name}: killed {killed[name]}, restarted {count}"
+        f"{name}: killed {killed[name]}, restarted {count}, deposed {run.deposed.get(name, 0)}"
         for name, count in run.restarts.items()
-        if count > killed[name]
+        if count > allowed[name]
     ]
 
 

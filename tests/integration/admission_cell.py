@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from muster.runtime.nats_server import NatsServer
+from tests.patience import PATIENCE_S, POLL_S
 
-START_TIMEOUT_S = 60.0
+from muster.runtime.nats_server import NatsServer
 
 
 class Processes:
@@ -43,11 +43,11 @@ class Processes:
     def ready(self, name: str) -> str:
         """The gRPC address, once the service announced it."""
         ready, log = self._files(name)
-        deadline = time.monotonic() + START_TIMEOUT_S
+        deadline = time.monotonic() + PATIENCE_S
         while not ready.exists():
             if self._running[name].poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{name} did not start:\n{log.read_text()[-4000:]}")
-            time.sleep(0.05)
+            time.sleep(POLL_S)
         address: str = json.loads(ready.read_text())["grpc"]
         return address
 
@@ -59,12 +59,12 @@ class Processes:
     def stop(self, name: str) -> int:
         process = self._running.pop(name)
         process.terminate()
-        return process.wait(20)
+        return process.wait(PATIENCE_S)
 
     def kill(self, name: str) -> None:
         process = self._running.pop(name)
         process.kill()
-        process.wait(20)
+        process.wait(PATIENCE_S)
 
     def close(self) -> None:
         for name in list(self._running):

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
+from tests.patience import PATIENCE_S
 
 from muster.core.commands import AnyItem, SubmitJob, UpsertQueue
 from muster.core.model import JobSpec, JobState, QueueSpec, TaskGroup
@@ -37,8 +38,6 @@ from muster_queue_manager import service as leader_service
 from muster_queue_manager.settings import QueueManagerSettings
 from muster_topology_updater import service as topology_service
 from muster_topology_updater.settings import TopologySettings
-
-LIMIT_S = 30.0
 
 
 class Cell:
@@ -87,16 +86,16 @@ class Cell:
 
     async def write(self, *items: AnyItem) -> None:
         positions = await self.inbox.write(items)
-        await self.follower.wait_applied(positions[-1], LIMIT_S)
+        await self.follower.wait_applied(positions[-1], PATIENCE_S)
 
-    async def until(self, done: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
+    async def until(self, done: Callable[[], bool]) -> None:
         try:
-            async with asyncio.timeout(limit_s):
+            async with asyncio.timeout(PATIENCE_S):
                 while not done():
                     await asyncio.sleep(0.02)
         except TimeoutError:
             states = [(job.spec.name, job.state, job.reason, job.message) for job in self.state.jobs.values()]
-            pytest.fail(f"not in {limit_s} s: {states[:5]}")
+            pytest.fail(f"not in {PATIENCE_S} s: {states[:5]}")
 
     def states(self) -> list[JobState]:
         return [job.state for job in self.state.jobs.values()]

@@ -7,7 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.patience import PATIENCE_S, lasting_port, until
+from tests.unit.runtime.cells import job
+
 from muster.core import transitions as tr
+from muster.core.model import InboxPosition
 from muster.runtime.candidate import Candidate
 from muster.runtime.clock import SystemClock
 from muster.runtime.follower import Follower
@@ -20,6 +24,7 @@ from muster.runtime.streams import inbox_spec, leases_spec, ledger_spec
 from muster.wire import codec
 
 CELL = "main"
+BETWEEN_JOBS_S = 0.02
 
 
 class RealCell:
@@ -79,7 +84,7 @@ class RealCell:
 
 @asynccontextmanager
 async def real_cell(tmp_path: Path) -> AsyncIterator[RealCell]:
-    server = NatsServer(tmp_path / "nats")
+    server = NatsServer(tmp_path / "nats", port=lasting_port())
     server.start()
     cell = RealCell(server)
     try:
@@ -89,12 +94,29 @@ async def real_cell(tmp_path: Path) -> AsyncIterator[RealCell]:
         server.stop()
 
 
-async def until(condition: object, timeout_s: float = 15.0) -> float:
-    """Wait until `condition()` is true; how long it took."""
-    assert callable(condition)
-    loop = asyncio.get_running_loop()
-    began_s = loop.time()
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.01)
-    return loop.time() - began_s
+class Traffic:
+    """A job, and another one, until a test has done to the cell what it wanted to do while there is work."""
+
+    def __init__(self, writer: InboxWriter, follower: Follower) -> None:
+        self.count = 0
+        self._follower = follower
+        self._enough = False
+        self._task = asyncio.create_task(self._run(writer))
+
+    async def _run(self, writer: InboxWriter) -> InboxPosition:
+        while not self._enough:
+            (position,) = await writer.write([job(self.count)])
+            self.count += 1
+            await asyncio.sleep(BETWEEN_JOBS_S)
+        return position
+
+    async def flows(self) -> None:
+        """Wait until jobs that were not yet written when this was called are decided."""
+        awaited = self.count + 5
+        await until(lambda: self._task.done() or len(self._follower.state.jobs) >= awaited, "more jobs are decided")
+
+    async def end(self) -> int:
+        """How many there were, when all of them are decided."""
+        self._enough = True
+        await self._follower.wait_applied(await self._task, PATIENCE_S)
+        return self.count

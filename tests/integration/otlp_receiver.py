@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import grpc.aio
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.trace.v1 import trace_pb2
+from tests.patience import PATIENCE_S
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
 
     async def wait_for(self, *names):
         """Until at least one span of each name has arrived."""
-        async with self.arrived:
+        async with asyncio.timeout(PATIENCE_S), self.arrived:
             await self.arrived.wait_for(lambda: set(names) <= {span.name for span in self.spans})
 
     def named(self, name):

@@ -11,6 +11,7 @@ import grpc.aio
 import pytest
 from google.protobuf import json_format
 from tests.integration.admission_cell import Processes, running_cell
+from tests.patience import PATIENCE_S, lasting_port
 
 from muster import client as mc
 from muster.api.v1 import admin_pb2, admin_pb2_grpc, events_pb2, job_pb2, query_pb2, submission_pb2
@@ -318,7 +319,7 @@ async def test_a_watch_resumes_from_a_sequence_in_the_past_and_goes_on_live(must
     start = (await muster.list_page(size=1)).watch_from
     await muster.submit_many([job("past-2"), job("past-3")], wait="decided")
     seen: list[str] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         async for event in muster.watch(filters=job_filter(name_prefix="past-"), from_sequence=start):
             seen.append(event.name)
             if event.name == "past-3":
@@ -335,7 +336,7 @@ async def test_every_event_is_published_once_and_in_order(muster: mc.Client, cel
     stream = await bus.stream(events_spec())
     ids: list[tuple[int, int]] = []
     kinds: dict[str, list[str]] = {}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         async for batch in stream.read(1):
             for message in batch:
                 headers = dict(message.headers or {})
@@ -355,9 +356,10 @@ async def test_every_event_is_published_once_and_in_order(muster: mc.Client, cel
 
 async def test_a_watch_and_a_client_survive_the_death_of_their_replica(muster: mc.Client, cell: Processes) -> None:
     """The port is fixed, so the client finds the replacement where the dead replica was."""
-    cell.start("muster_admission", "adm-2")
-    address = cell.ready("adm-2")
-    async with mc.connect(address, timeout_s=60) as m:
+    address = f"127.0.0.1:{lasting_port()}"
+    cell.start("muster_admission", "adm-2", MUSTER_GRPC_ADDRESS=address)
+    cell.ready("adm-2")
+    async with mc.connect(address, timeout_s=PATIENCE_S) as m:
         accepted = await m.submit(job("survivor"))
         watch = m.watch(accepted.id)
         assert (await anext(watch)).type == "job.queued"
@@ -381,6 +383,6 @@ async def test_tokens_name_the_user_and_strangers_are_turned_away(cell: Processe
         assert (await refusal(stranger.list_queues())).code == "UNAUTHENTICATED"
     async with mc.connect(address, token="wrong") as liar:
         assert (await refusal(liar.submit(job("x")))).code == "UNAUTHENTICATED"
-    async with mc.connect(address, token="secret-1", timeout_s=0.5) as ann:
+    async with mc.connect(address, token="secret-1") as ann:
         assert (await ann.list_queues())[0].path
     cell.kill("adm-3")

@@ -19,7 +19,7 @@ async def test_jobs_run_through_two_binders_of_which_one_leaves(tmp_path: Path) 
             await cell.write(*(job(n, replicas=1 + n % 3, gpus=n % 2) for n in range(60)))
             await cell.until(lambda: JobState.SUCCEEDED in cell.states())
         await cell.write(*(job(n) for n in range(60, 90)))
-        await cell.until(lambda: set(cell.states()) == {JobState.SUCCEEDED}, 60)  # creates on their way are waited for
+        await cell.until(lambda: set(cell.states()) == {JobState.SUCCEEDED})  # creates on their way are waited for
     verdict = audit.judge(list(cell.sim.audit.records))
     assert verdict.ok, verdict
 
@@ -30,7 +30,7 @@ async def test_a_cancelled_gang_leaves_nothing_running(tmp_path: Path) -> None:
         await cell.write(gang)
         await cell.until(lambda: cell.state.jobs[gang.spec.id].state is JobState.RUNNING)
         await cell.write(CancelJob(gang.spec.id))
-        await cell.until(lambda: cell.state.jobs[gang.spec.id].state is JobState.CANCELLED, 60)
+        await cell.until(lambda: cell.state.jobs[gang.spec.id].state is JobState.CANCELLED)
         page = cell.sim.store.table(next(kind for kind in cell.sim.api.kinds if kind.plural == "pods"))
         assert len(page) == 0
 
@@ -42,6 +42,6 @@ async def test_a_hostile_api_server_delays_and_duplicates_nothing(tmp_path: Path
         )
         cell.sim.order(FaultOrder(rules=[rule]))
         await cell.write(*(job(n, replicas=1 + n % 2) for n in range(40)))
-        await cell.until(lambda: set(cell.states()) == {JobState.SUCCEEDED}, 60)
+        await cell.until(lambda: set(cell.states()) == {JobState.SUCCEEDED})
     verdict = audit.judge(list(cell.sim.audit.records))
     assert verdict.ok, verdict

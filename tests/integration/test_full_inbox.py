@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
+from tests.integration.admission_cell import Processes
+from tests.patience import until
 
 import muster.client as mc
 from muster.core.commands import PodFact, PodsObserved
@@ -15,11 +16,8 @@ from muster.runtime.inbox import InboxWriter
 from muster.runtime.nats_bus import connect as connect_nats
 from muster.runtime.streams import inbox_spec, snapshots_spec
 
-from .admission_cell import Processes
-
 SIZE = 1 << 20
 JOB = "{name: late, queue: research, tasks: [{name: w, replicas: 1, resources: {cpu: 1}}]}"
-WITHIN_S = 60.0
 
 
 def facts() -> PodsObserved:
@@ -28,17 +26,11 @@ def facts() -> PodsObserved:
 
 
 async def is_taken(m: mc.Client) -> bool:
+    """The client does not ask again by itself when it is told to come back later than its own patience lasts."""
     try:
         return bool((await m.submit(mc.parse(JOB)[0])).id)
     except mc.Unavailable:
         return False
-
-
-async def submit_until_refused(m: mc.Client) -> None:
-    """A replica answers from its last measurement, a moment old, so one more may pass."""
-    async with asyncio.timeout(WITHIN_S):
-        while await is_taken(m):
-            await asyncio.sleep(0.1)
 
 
 async def test_a_full_inbox(tmp_path: Path) -> None:
@@ -48,12 +40,16 @@ async def test_a_full_inbox(tmp_path: Path) -> None:
         stream = await bus.stream(inbox_spec("main", max_bytes=SIZE))  # made by whoever comes first
         processes.start("muster_queue_manager", "qm-1", MUSTER_SNAPSHOT_EVERY_TRANSACTIONS="1")
         processes.start("muster_admission", "adm-1")
-        async with mc.connect(processes.ready("adm-1"), timeout_s=0.5) as m:
+        async with mc.connect(processes.ready("adm-1")) as m:
             await m.create_queue("research")
             writer = InboxWriter(stream, clock=SystemClock())
             while (await stream.info()).bytes < SIZE * 82 // 100:
                 await writer.write([facts()])
-            await submit_until_refused(m)
+
+            async def is_refused() -> bool:
+                return not await is_taken(m)
+
+            await until(is_refused)  # a replica answers from its last measurement, a moment old
             with pytest.raises(mc.Unavailable) as caught:
                 await m.submit(mc.parse(JOB)[0])
             assert (caught.value.code, caught.value.retry_after_s) == ("RESOURCE_EXHAUSTED", 60.0)
@@ -63,13 +59,17 @@ async def test_a_full_inbox(tmp_path: Path) -> None:
             await writer.write([facts()])
             assert not (await (await bus.stream(snapshots_spec("main"))).info()).messages, "a leader takes none"
             processes.start("muster_fair_share", "fs-1", MUSTER_SNAPSHOT_EVERY_TRANSACTIONS="1")
-            async with asyncio.timeout(WITHIN_S):
-                while (await stream.info()).bytes > SIZE // 2:
-                    await asyncio.sleep(0.5)
-                    await writer.write([PodsObserved("sim-a", facts().pods[:1])])
-            async with asyncio.timeout(WITHIN_S):
-                while not await is_taken(m):
-                    await asyncio.sleep(0.1)
+
+            async def is_trimmed() -> bool:
+                await writer.write([PodsObserved("sim-a", facts().pods[:1])])
+                return (await stream.info()).bytes <= SIZE // 2
+
+            await until(is_trimmed)
+
+            async def is_taken_again() -> bool:
+                return await is_taken(m)
+
+            await until(is_taken_again)
         await writer.close()
     finally:
         await bus.close()

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from tests.integration.log_cell import real_cell
 from tests.integration.tcp_proxy import Proxy
+from tests.patience import PATIENCE_S, until
 
 from muster.runtime.nats_bus import NatsBus
-from muster.runtime.nats_read import SILENCE_S
+from muster.runtime.nats_read import FORGOTTEN_AFTER_S
 from muster.runtime.ports import OutcomeUnknown, Stream, StreamSpec
 
 SPEC = StreamSpec(name="T", subjects=("t",))
@@ -24,12 +25,16 @@ async def read(stream: Stream, count: int, seen: list[int]) -> None:
                 return
 
 
+async def consumers(bus: NatsBus) -> list[str]:
+    names: list[str] = (await bus._requests.api("$JS.API.CONSUMER.NAMES.T", {}, PATIENCE_S))["consumers"] or []
+    return names
+
+
 async def delete_consumers(bus: NatsBus) -> int:
     """As a server that forgot them would; how many there were."""
-    requests = bus._requests
-    names = (await requests.api("$JS.API.CONSUMER.NAMES.T", {}, 5.0))["consumers"] or []
+    names = await consumers(bus)
     for name in names:
-        await requests.api(f"$JS.API.CONSUMER.DELETE.T.{name}", {}, 5.0)
+        await bus._requests.api(f"$JS.API.CONSUMER.DELETE.T.{name}", {}, PATIENCE_S)
     return len(names)
 
 
@@ -41,11 +46,11 @@ async def test_a_reader_whose_consumer_vanished_silently_gets_another(tmp_path: 
         reading = asyncio.create_task(read(stream, 20, seen))
         for _ in range(10):
             await writer.publish(b"x")
-        await asyncio.sleep(0.3)
+        await until(lambda: len(seen) == 10)
         assert await delete_consumers(other) == 1
         for _ in range(10):
             await writer.publish(b"y")
-        await asyncio.wait_for(reading, SILENCE_S + 5)
+        await asyncio.wait_for(reading, PATIENCE_S)
         assert seen == list(range(1, 21))
 
 
@@ -56,8 +61,11 @@ async def test_a_reader_leaves_no_consumer_behind(tmp_path: Path) -> None:
         await stream.publish(b"x")
         for _ in range(5):
             await read(stream, 1, [])
-        await asyncio.sleep(0.2)
-        assert await delete_consumers(bus) == 0
+
+        async def none() -> bool:
+            return not await consumers(bus)
+
+        await until(none, "they are deleted, not forgotten", FORGOTTEN_AFTER_S / 2)
 
 
 async def test_cut_connections_lose_no_message_and_store_none_twice(tmp_path: Path) -> None:
@@ -84,7 +92,7 @@ async def test_cut_connections_lose_no_message_and_store_none_twice(tmp_path: Pa
             await asyncio.sleep(0.005)
             proxy.cut()
             await asyncio.gather(*writes)
-        await asyncio.wait_for(reading, 20)
+        await asyncio.wait_for(reading, PATIENCE_S)
         assert seen == list(range(1, 301))
         assert (await stream.info()).messages == 300
         await bus.close()

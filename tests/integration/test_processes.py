@@ -9,17 +9,17 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import grpc.aio
+import msgspec
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tests.patience import lasting_port, until
 
 from muster.runtime.clock import SystemClock
 from muster.runtime.exit_codes import ExitCode
-from muster.runtime.lease import Lease
+from muster.runtime.lease import Lease, LeaseRecord
 from muster.runtime.nats_bus import connect
 from muster.runtime.nats_server import NatsServer
-from muster.runtime.streams import leases_spec
-
-POLL_S = 0.05
+from muster.runtime.streams import lease_subject, leases_spec
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +45,12 @@ async def service(module, replica, nats, folder):
             sys.executable, "-m", module, env=environ, stdout=log, stderr=log
         )
     try:
-        while not ready.exists():
+
+        def serves():
             assert process.returncode is None, (folder / f"{replica}.log").read_text()
-            await asyncio.sleep(POLL_S)
+            return ready.exists()
+
+        await until(serves)
         yield process, json.loads(ready.read_text())
     finally:
         if process.returncode is None:
@@ -59,11 +62,6 @@ async def metric(facts, name):
     async with aiohttp.ClientSession() as http, http.get(f"http://{facts['metrics']}/metrics") as answer:
         lines = (await answer.text()).splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
-
-
-async def until(condition):
-    while not await condition():
-        await asyncio.sleep(POLL_S)
 
 
 @pytest.mark.parametrize(
@@ -103,17 +101,23 @@ async def test_a_graceful_stop_hands_the_lease_over_at_once(nats, tmp_path):
         await until(at_work)
         bus = await connect(nats.url)
         stream = await bus.stream(leases_spec())
-        lease = Lease(stream, f"{tmp_path.name}.fair-share", "two", clock=SystemClock())
+        name = f"{tmp_path.name}.fair-share"
+        lease = Lease(stream, name, "two", clock=SystemClock())
         assert not await lease.try_acquire()
         assert lease.holder == "one"
         process.send_signal(signal.SIGTERM)
         await process.wait()
+
+        async def released():
+            return msgspec.json.decode((await stream.last(lease_subject(name))).data, type=LeaseRecord).released
+
+        await until(released)  # it was sent; a process that ends does not wait for the answer for long
         assert await lease.try_acquire()
         await bus.close()
 
 
 async def test_it_rides_through_a_restart_of_nats(tmp_path):
-    server = NatsServer(tmp_path / "nats")
+    server = NatsServer(tmp_path / "nats", port=lasting_port())
     server.start()
     try:
         async with service("muster_preemptor", "one", server, tmp_path) as (process, facts):

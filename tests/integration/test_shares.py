@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.admission_cell import Processes, running_cell
+from tests.patience import PATIENCE_S, POLL_S
 
 from muster import client as mc
 from muster.api.v1 import job_pb2
@@ -24,7 +25,6 @@ from muster.runtime.nats_bus import connect as connect_nats
 from muster.runtime.streams import inbox_spec
 
 GIB = 1 << 30
-WAIT_S = 20.0
 TREE = """
 queues:
   research:
@@ -70,13 +70,13 @@ def muster(cell: Processes, capsys: pytest.CaptureFixture[str]) -> Muster:
 
 def until(muster: Muster, wanted: Callable[[str], bool], *arguments: str) -> str:
     """The output of a command once it says what is wanted."""
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         _, out, err = muster(*arguments)
         if wanted(out):
             return out
         assert time.monotonic() < deadline, out + err
-        time.sleep(0.1)
+        time.sleep(POLL_S)
 
 
 def submit(cell: Processes, queue: str, count: int) -> list[str]:
@@ -97,7 +97,7 @@ def submit(cell: Processes, queue: str, count: int) -> list[str]:
 def metrics(cell: Processes) -> str:
     """What a scrape of admission shows."""
     address = json.loads((cell.folder / "adm-1.ready").read_text())["metrics"]
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S) as answer:
         text: str = answer.read().decode()
     return text
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.patience import PATIENCE_S, until
 
 from muster.podresources import (
     AllocatableResourcesRequest,
@@ -25,7 +26,6 @@ from muster.podresources import (
 from muster.sim.cluster.audit import judge, read_file
 
 KUBECTL = shutil.which("kubectl")
-START_TIMEOUT_S = 30
 
 POD = {
     "apiVersion": "v1",
@@ -68,7 +68,7 @@ class Process:
             capture_output=True,
             text=True,
             env=environment,
-            timeout=60,
+            timeout=2 * PATIENCE_S,
             check=False,
         )
         if check:
@@ -85,7 +85,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
         process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
         started.append(process)
         assert process.stdout is not None
-        line = await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_S)
+        line = await asyncio.wait_for(process.stdout.readline(), PATIENCE_S)
         ready = json.loads(line)
         assert ready["event"] == "ready"
         return Process(process, ready, tmp_path)
@@ -97,18 +97,9 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
             await process.wait()
 
 
-async def eventually(check: Callable[[], Any], timeout_s: float = 10.0) -> Any:
-    """Wait for an asynchronous check to give something true."""
-    ends_at = asyncio.get_running_loop().time() + timeout_s
-    while not (value := await check()):
-        assert asyncio.get_running_loop().time() < ends_at, "it did not happen in time"
-        await asyncio.sleep(0.02)
-    return value
-
-
 async def stop(started: Process) -> None:
     started.process.send_signal(signal.SIGTERM)
-    assert await asyncio.wait_for(started.process.wait(), 10) == 0
+    assert await asyncio.wait_for(started.process.wait(), PATIENCE_S) == 0
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed")
@@ -126,7 +117,7 @@ async def test_kubectl(start: Callable[..., Any], tmp_path: Path) -> None:
     async def running() -> bool:
         return "Running" in await started.kubectl("get", "pods", "-A", "-o", "wide", "--no-headers")
 
-    await eventually(running)
+    await until(running)
     shown = (await started.kubectl("get", "pods", "-A", "-o", "wide", "--no-headers")).split()
     assert shown[:4] == ["default", "trainer", "1/1", "Running"]
     assert "openb-node-0001" in shown
@@ -144,7 +135,9 @@ async def test_kubectl(start: Callable[..., Any], tmp_path: Path) -> None:
     assert "SchedulingDisabled" in await started.kubectl("get", "node", "openb-node-0002")
     assert "(NotFound)" in await started.kubectl("get", "pod", "nobody", check=False)
 
-    follower = asyncio.create_task(started.kubectl("wait", "--for=delete", "pod/trainer", "--timeout=20s"))
+    follower = asyncio.create_task(
+        started.kubectl("wait", "--for=delete", "pod/trainer", f"--timeout={PATIENCE_S:.0f}s")
+    )
     assert 'pod "trainer" deleted' in await started.kubectl("delete", "pod", "trainer", "--wait=true")
     await follower
     assert await started.kubectl("get", "pods", "--no-headers") == ""
@@ -158,6 +151,12 @@ async def test_kubectl(start: Callable[..., Any], tmp_path: Path) -> None:
 async def test_kubectl_watches(start: Callable[..., Any]) -> None:
     started = await start("--nodes", "uniform:2x8cpu16Gi+8gpu", "--time-scale", "10")
     url = started.clusters[0]["url"]
+
+    def pod(name: str, annotations: dict[str, str]) -> dict[str, Any]:
+        spec = {**POD["spec"], "nodeName": "node-0000"}  # type: ignore[dict-item]
+        return {**POD, "metadata": {"name": name, "annotations": annotations}, "spec": spec}
+
+    await started.kubectl("create", "-f", "-", stdin=pod("old", {"muster.io/devices": "0,1"}))
     assert KUBECTL is not None
     watcher = await asyncio.create_subprocess_exec(
         KUBECTL,
@@ -168,22 +167,20 @@ async def test_kubectl_watches(start: Callable[..., Any]) -> None:
         stdout=subprocess.PIPE,
         env={**os.environ, "KUBECONFIG": os.devnull, "HOME": str(started.folder)},
     )
-    annotations = {"sim.muster.io/run-seconds": "5", "muster.io/devices": "0,1"}
-    body = {
-        **POD,
-        "metadata": {"name": "trainer", "annotations": annotations},
-        "spec": {**POD["spec"], "nodeName": "node-0000"},  # type: ignore[dict-item]
-    }
-    await started.kubectl("create", "-f", "-", stdin=body)
-    assert watcher.stdout is not None
-    seen: list[str] = []
-    while "Completed" not in seen:
-        line = await asyncio.wait_for(watcher.stdout.readline(), 20)
-        seen.append(line.decode().split()[2])
+    seen: list[list[str]] = []
+
+    async def told(name: str, status: str) -> None:
+        assert watcher.stdout is not None
+        while not seen or (seen[-1][0], seen[-1][2]) != (name, status):
+            seen.append((await asyncio.wait_for(watcher.stdout.readline(), PATIENCE_S)).decode().split())
+
+    await told("old", "Running")  # from now on it follows, and misses nothing of what begins now
+    await started.kubectl("create", "-f", "-", stdin=pod("trainer", {"sim.muster.io/run-seconds": "5"}))
+    await told("trainer", "Completed")
     watcher.terminate()
     await watcher.wait()
-    assert seen[0] == "STATUS"
-    assert "Running" in seen
+    assert seen[0][:3] == ["NAME", "READY", "STATUS"]
+    assert "Running" in [line[2] for line in seen if line[0] == "trainer"]
     await stop(started)
 
 
@@ -207,10 +204,14 @@ async def test_pod_resources_sockets(start: Callable[..., Any], short_path: Path
 
         await http.post("/api/v1/namespaces/default/pods", json=POD)
 
-        async def listed() -> Any:
-            return (await stub.List(ListPodResourcesRequest())).pod_resources
+        found: list[Any] = []
 
-        [held] = await eventually(listed)
+        async def listed() -> bool:
+            found[:] = (await stub.List(ListPodResourcesRequest())).pod_resources
+            return bool(found)
+
+        await until(listed)
+        [held] = found
         [container] = held.containers
         assert (held.namespace, held.name, container.name) == ("default", "trainer", "main")
         assert len(set(container.cpu_ids)) == 4
@@ -233,7 +234,7 @@ async def test_pod_resources_sockets(start: Callable[..., Any], short_path: Path
                 return error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             return False
 
-        await eventually(limited)
+        await until(limited)
         await http.put("/sim/faults", json={"cut_off_nodes": ["openb-node-0001"]})
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await stub.List(ListPodResourcesRequest())
@@ -267,6 +268,6 @@ async def test_a_wrong_command_line_says_so(arguments: list[str]) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "muster.sim.cluster", *arguments, stderr=subprocess.PIPE
     )
-    _, stderr = await asyncio.wait_for(process.communicate(), START_TIMEOUT_S)
+    _, stderr = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert process.returncode == 2
     assert b"error:" in stderr

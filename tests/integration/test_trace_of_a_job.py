@@ -4,7 +4,6 @@ import asyncio
 import sys
 from contextlib import AsyncExitStack
 
-import pytest
 from tests.integration.admission_cell import Processes
 from tests.integration.otlp_receiver import Receiver, belongs_to
 
@@ -63,7 +62,6 @@ async def run_program(folder, address, endpoint):
     assert process.returncode == 0, errors.decode()
 
 
-@pytest.mark.timeout(180)
 async def test_every_step_of_a_job_is_under_or_linked_to_the_client_s_trace(tmp_path):
     async with AsyncExitStack() as stack:
         receiver = Receiver()

@@ -229,6 +229,69 @@ MUTANTS = (
         "min(command.at_ms or draft.now_ms, draft.now_ms)",
         "command.at_ms or draft.now_ms",
     ),
+    Mutant(
+        "protected-jobs-sit-on-guarantees",  # each of the two alone only asks for plans that come to nothing
+        "P4",
+        "libs/muster/core/room.py",
+        "(self.above_entitlement(queue, need) or any(self.over_claims(queue, need)))",
+        "self.above_entitlement(queue, need)",
+        also=(
+            (
+                "libs/muster/core/quota.py",
+                "if protected(job) and any(ahead.claims_without(takings).exceeded",
+                "if False and any(ahead.claims_without(takings).exceeded",
+            ),
+        ),
+        seeds=(0,),
+    ),
+    Mutant(
+        "protected-jobs-borrow",
+        "P4",
+        "libs/muster/core/room.py",
+        "(self.above_entitlement(queue, need) or any(self.over_claims(queue, need)))",
+        "any(self.over_claims(queue, need))",
+    ),
+    Mutant(
+        "what-is-held-for-a-protected-job-is-not-claimed",
+        "P4",
+        "libs/muster/core/apply_preemption.py",
+        "    if protected(job):\n        state.queues.protect(job.queue, held, sign)\n",
+        "",
+        seeds=(14,),
+    ),
+    Mutant(
+        "users-get-more-than-they-are-allowed",
+        "Q1",
+        "libs/muster/core/room.py",
+        "if queue.tracked and any(self.over_allowance(job, need, starts=starts)):",
+        "if False:",
+        seeds=(5,),
+    ),
+    Mutant(
+        "borrowers-take-what-lenders-keep",
+        "F6",
+        "libs/muster/core/room.py",
+        "return entitled or not self._draft.tree.lending or not any(self.kept_by_lenders(need))",
+        "return True",
+        seeds=(10,),
+    ),
+    Mutant(
+        "protected-jobs-are-preempted",
+        "P4",
+        "libs/muster/core/preemption_rules.py",
+        "if not victim.spec.preemptible or protected_until_ms",
+        "if protected_until_ms",
+        also=(("libs/muster/core/victim_table.py", "int(not job.spec.preemptible), int(", "0, int("),),
+        seeds=(12,),
+    ),
+    Mutant(
+        "jobs-are-preempted-before-they-have-run-long-enough",
+        "P4",
+        "libs/muster/core/preemption_rules.py",
+        "return next((above.spec.min_runtime_ms for above in queue.chain if above.spec.min_runtime_ms), 0)",
+        "return 0",
+        seeds=(9,),
+    ),
 )
 
 

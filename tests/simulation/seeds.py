@@ -32,6 +32,7 @@ ONCE_FAILED = (
     113,  # placed although it was to wait, when its request for growth was due
     129,  # a create on its way when the node it was for was removed
     152,  # a create that came late
+    7,  # a relist missed a pod while it was being deleted, and nobody asked again
 )
 
 

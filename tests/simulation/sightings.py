@@ -23,6 +23,14 @@ SHARING = (
     "growth",
     "growth takes from others",  # entitled growth is made room for (P2a)
 )
+WAITING = {  # rule and kind of what keeps a job waiting -> how it is called here
+    ("P4", "protected"): "protected job waits for entitlement",
+    ("P4", "guaranteed"): "protected job leaves guarantees alone",
+    ("F6", "withheld"): "borrower leaves what lenders keep",
+    ("Q1", "user-limit"): "user has all that is allowed",
+    ("Q1", "namespace-limit"): "namespace has all that is allowed",
+}
+GUARDING = ("protected job started", *WAITING.values())
 ARRAYS = (
     "index succeeded",
     "array placed again",  # with indices that succeeded before
@@ -55,7 +63,7 @@ OPERATING = (
     "past usage counts",  # in a tree (F4)
     "runtime exceeded",  # B1
 )
-RARE = ("hold given up", "plan dropped", "array drained")  # one run is enough
+RARE = ("hold given up", "plan dropped", "array drained", "borrower leaves what lenders keep")  # one run is enough
 ONLY_THE_LEADER_SAYS = (
     "a victim is no longer running",
     "a victim cannot spare these replicas",
@@ -81,6 +89,11 @@ class Sightings:
                 if name:
                     self.counts[name] += 1
 
+    def waits(self, rule: str, kind: str) -> None:
+        """Something keeps a job waiting."""
+        if (rule, kind) in WAITING:
+            self.counts[WAITING[rule, kind]] += 1
+
     def _operating(self, state: CellState, t: tr.AnyTransition) -> Iterator[str]:
         """What operators did, and what came of it."""
         if isinstance(t, tr.QueueUpserted):
@@ -94,6 +107,7 @@ class Sightings:
             self._cordoned[t.index] = t.spec.cordoned
         elif isinstance(t, tr.JobPlaced):
             cluster = state.nodes.spec(next(node for group in t.groups for node, _ in group.runs)).cluster
+            yield "" if state.jobs[t.job].spec.preemptible else "protected job started"
             if cluster not in self._clusters:
                 self._clusters[cluster] = None
                 yield "two clusters used" if len(self._clusters) > 1 else ""

@@ -10,7 +10,7 @@ import pytest
 from muster.sim import loop
 
 from . import seeds
-from .sightings import ARRAYS, OPERATING, RARE, SHARING
+from .sightings import ARRAYS, GUARDING, OPERATING, RARE, SHARING
 from .world import World
 
 SHOWN_BY = range(0, 200, 2)
@@ -24,7 +24,7 @@ def test_a_cell_under_faults_stays_safe_and_finishes(seed: int, record_property)
     assert not outcome.problems, "\n".join([f"seed {seed}", *outcome.problems])
 
 
-@pytest.mark.parametrize("what", [*SHARING, *ARRAYS, *OPERATING])
+@pytest.mark.parametrize("what", [*SHARING, *GUARDING, *ARRAYS, *OPERATING])
 def test_it_really_happens(what: str) -> None:
     """What no run exercises is tested by none: each of these happens in several of the seeds above."""
     showing = [seed for seed in SHOWN_BY if what in seeds.run(seed).seen]

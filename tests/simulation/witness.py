@@ -1,10 +1,10 @@
 """The one who sees everything and is never disturbed: it applies each transaction and checks what must never happen.
 
 After each transaction the invariants of the core hold (I1-I3, usage is the sum of what is placed), PSI rose with every
-plan (I6, rule P1), what is freed is held and victims pause (`keeping`), every pending job can say why (I5), no job goes
-back to an earlier epoch, arrays, drained queues and changes of the tree are what they should be (`promises`), and the
-ledger is not ahead of the clusters (`truth`). It also notes which public events have
-to be relayed, and what was to be seen in this run (`sightings`).
+plan (I6, rule P1), what is freed is held and victims pause (`keeping`), nobody takes what is not theirs (`guarding`),
+every pending job can say why (I5), no job goes back to an earlier epoch, arrays, drained queues and changes of the tree
+are what they should be (`promises`), and the ledger is not ahead of the clusters (`truth`). It also notes which public
+events have to be relayed, and what was to be seen in this run (`sightings`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from muster.runtime.follower import Follower
 from muster.sim.loop import SimClock
 from muster.wire import events
 
+from .guarding import Guarding
 from .keeping import Keeping
 from .processes import CELL, Room
 from .promises import Promises
@@ -40,6 +41,7 @@ class Witness:
         self.transactions = 0
         self.truth = Truth(room.kubes)
         self.keeping = Keeping()
+        self.guarding = Guarding()
         self.promises = Promises()
         self.sightings = Sightings()
         self.before: invariants.Before | None = None  # as `calm`
@@ -58,6 +60,7 @@ class Witness:
                 self.before.check(self.state)
             self.before = invariants.Before(self.state)
             self.keeping.applied(self.state, tx)
+            self.guarding.applied(self.state, tx)
             self.promises.applied(self.state, tx)
             if self.calm is not None:
                 self.calm.check(tx.transitions, self.state.now_ms)
@@ -89,3 +92,5 @@ class Witness:
         for job in self.state.jobs.values():
             told = explain.explain(self.state, job.spec.id)
             assert job.state is not JobState.QUEUED or told.reason, f"job {job.spec.id} waits and cannot say why"
+            for blocker in told.blockers:
+                self.sightings.waits(blocker.rule, blocker.kind)

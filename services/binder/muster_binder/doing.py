@@ -14,6 +14,7 @@ class Doing:
     def __init__(self) -> None:
         self._ops: dict[PodKey, Op] = {}
         self._open: dict[str, Counter[int]] = {}  # job -> epoch -> operations after which there may be a pod
+        self._postponed: dict[PodKey, Op] = {}
 
     def __contains__(self, key: PodKey) -> bool:
         return key in self._ops
@@ -40,6 +41,15 @@ class Doing:
             if not epochs:
                 del self._open[op.key.job]
         return True
+
+    def postpone(self, op: Op) -> None:
+        """Something is being done to the pod; this is to begin when that is over. A list that does not show a pod has
+        passed over its end: no watch will tell of it, so nobody but we will ask again."""
+        self._postponed[op.key] = op
+
+    def postponed(self, key: PodKey) -> Op | None:
+        """What was to begin now, if anything; it is forgotten."""
+        return self._postponed.pop(key, None)
 
     def any_before(self, job: str, epoch: int) -> bool:
         """Whether a pod of an earlier epoch may still appear."""

@@ -206,8 +206,11 @@ class Reviewer:
         self._start(Op(Kind.CONFIRM, op.key, op.cluster, op.namespace, op.name), wait_s)
 
     def confirm(self, pod: Observed) -> None:
-        """Get a pod that we believe in but do not see."""
-        self._start(Op(Kind.CONFIRM, pod.key, pod.cluster, pod.namespace, pod.name), 0.0)
+        """Get a pod that we believe in but do not see; if something is being done to it, after that."""
+        op = Op(Kind.CONFIRM, pod.key, pod.cluster, pod.namespace, pod.name)
+        if pod.key in self._doing:
+            self._doing.postpone(op)
+        self._start(op, 0.0)
 
     def reject(self, op: Op, code: str, message: str) -> None:
         job = self._state().jobs.get(op.key.job)
@@ -236,6 +239,9 @@ class Reviewer:
     def done(self, op: Op) -> None:
         """The operation is over; another may begin for its pod."""
         if self._doing.end(op):
+            postponed = self._doing.postponed(op.key)
+            if postponed is not None and self._cache.get(op.key) is not None:
+                self._start(postponed, 0.0)
             # A job that was placed again waits for what may still come of before: the ledger gives up pods of a node
             # that was removed without asking whether one is still on its way (LOG-15).
             job = self._state().jobs.get(op.key.job)

@@ -278,6 +278,23 @@ def test_a_pod_that_a_relist_misses_is_gone_only_if_a_get_says_so(in_world: Run)
     in_world(scenario)
 
 
+def test_a_pod_that_a_relist_misses_while_it_is_deleted_is_looked_for_afterwards(in_world: Run) -> None:
+    """No watch will tell of its end: the list has passed over it."""
+
+    async def scenario(world: World) -> None:
+        world.submit(1)
+        await world.acknowledge_until(lambda: world.job(1).phases[0] == PodPhase.RUNNING)
+        world.api.deletes.extend([("before", transient()), ("before", transient())])
+        world.stop(1)
+        await asyncio.sleep(0.1)
+        world.server.pods.clear()
+        world.binder.pods_listed("sim", [])
+        await world.acknowledge_until(lambda: world.job(1).phases[0] == PodPhase.GONE)
+        assert world.phases(1)[-1] == PodPhase.GONE
+
+    in_world(scenario)
+
+
 def test_everything_ends_in_a_hostile_cluster(in_world: Run, template: Any) -> None:
     """Faults of every kind: each job still runs exactly once and everything is told."""
 

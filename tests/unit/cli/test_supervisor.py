@@ -1,14 +1,13 @@
 """Supervision with real processes: restarts, giving up, order of stopping, and death with the parent."""
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE_S, until
 
 from muster.cli import supervisor
 from muster.cli.errors import CliError
@@ -25,13 +24,6 @@ def spec(tmp_path, name, code, **fields):
     )
 
 
-async def until(condition, timeout_s=10.0):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
-
-
 @pytest.fixture
 async def watched(tmp_path):
     events = []
@@ -43,10 +35,10 @@ async def watched(tmp_path):
 async def test_a_child_that_exits_is_started_again(tmp_path, watched):
     watcher, events = watched
     child = await watcher.start(spec(tmp_path, "a", READY + SLEEP))
-    first = (await watcher.wait_ready(child, 10))["pid"]
+    first = (await watcher.wait_ready(child, PATIENCE_S))["pid"]
     os.kill(first, signal.SIGKILL)
     await until(lambda: child.restarts == 1)
-    second = (await watcher.wait_ready(child, 10))["pid"]
+    second = (await watcher.wait_ready(child, PATIENCE_S))["pid"]
     assert second != first
     assert [event.kind for event in events] == ["started", "exited", "started"]
     assert "killed by SIGKILL" in events[1].text
@@ -56,7 +48,7 @@ async def test_a_child_that_cannot_start_is_told_with_the_end_of_its_log(tmp_pat
     watcher, events = watched
     child = await watcher.start(spec(tmp_path, "a", "import sys; print('no such setting'); sys.exit(78)"))
     with pytest.raises(CliError) as caught:
-        await watcher.wait_ready(child, 10)
+        await watcher.wait_ready(child, PATIENCE_S)
     assert "exited with code 78" in caught.value.message
     assert "no such setting" in caught.value.hint
     assert child.restarts == 0
@@ -67,14 +59,14 @@ async def test_a_program_that_does_not_exist(tmp_path, watched):
     watcher, _ = watched
     child = await watcher.start(ChildSpec(name="a", argv=("/no/such/program",), ready_file=tmp_path / "ready"))
     with pytest.raises(CliError) as caught:
-        await watcher.wait_ready(child, 10)
+        await watcher.wait_ready(child, PATIENCE_S)
     assert "cannot start /no/such/program: No such file" in caught.value.hint
 
 
 async def test_memory_and_cpu_are_measured(tmp_path, watched):
     watcher, _ = watched
     child = await watcher.start(spec(tmp_path, "a", READY + SLEEP))
-    await watcher.wait_ready(child, 10)
+    await watcher.wait_ready(child, PATIENCE_S)
     child.sample()
     assert child.peak_rss_bytes > 1 << 20
     assert child.cpu_s >= 0
@@ -87,7 +79,7 @@ async def test_stopped_rank_by_rank(tmp_path):
     watcher = Supervisor(tmp_path / "run", events.append)
     for name, rank in (("store", 2), ("door", 0), ("worker", 1)):
         child = await watcher.start(spec(tmp_path, name, READY + SLEEP, stop_rank=rank))
-        await watcher.wait_ready(child, 10)
+        await watcher.wait_ready(child, PATIENCE_S)
     pids = [child.pid for child in watcher.children.values()]
     await watcher.stop()
     assert [event.child for event in events if event.kind == "stopped"] == ["door", "worker", "store"]
@@ -100,7 +92,7 @@ async def test_who_does_not_stop_is_killed(tmp_path, monkeypatch):
     watcher = Supervisor(tmp_path / "run", events.append)
     stubborn = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + READY + SLEEP
     child = await watcher.start(spec(tmp_path, "a", stubborn))
-    await watcher.wait_ready(child, 10)
+    await watcher.wait_ready(child, PATIENCE_S)
     pid = child.pid
     await watcher.stop()
     assert events[-1].kind == "killed"

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from tests.patience import PATIENCE_S
 
 from muster.runtime import kube, kube_config
 from muster.runtime.kube_http import HttpKubeApi
@@ -19,6 +20,8 @@ from muster.sim.cluster.faults import FaultRule
 from muster.sim.cluster.nodes import parse_nodes
 from muster.sim.cluster.server import serve
 from muster.sim.cluster.settings import ClusterSettings
+
+LONG_MS = 600_000
 
 
 @asynccontextmanager
@@ -42,7 +45,7 @@ def manifest(name: str, node: str = "", labels: dict[str, str] | None = None) ->
 
 
 async def test_create_get_patch_delete() -> None:
-    async with cluster() as (_, api):
+    async with cluster(start_latency_ms=LONG_MS, stop_latency_ms=LONG_MS) as (_, api):  # so that it is still there
         page = await api.list_page(NODES)
         node = page.items[0].metadata.name
         created = await api.create_pod("default", manifest("a", node, {"x": "1"}))
@@ -140,20 +143,27 @@ async def test_a_forgotten_version_is_gone(gone_as: str) -> None:
 async def test_a_cut_watch_just_ends_or_is_transient() -> None:
     async with cluster() as (sim, api):
         version = (await api.list_page(PODS)).metadata.resource_version
-        asyncio.get_running_loop().call_later(0.05, sim.cut_watches)
-        async with aclosing(api.watch(PODS, "", version, 10)) as batches:
-            async for _ in batches:
-                raise AssertionError("there is nothing to tell")
+        await api.create_pod("default", manifest("a"))
+        seen = 0
+        async with aclosing(api.watch(PODS, "", version, PATIENCE_S)) as batches:
+            async for batch in batches:
+                seen += len(batch)
+                sim.cut_watches()
+        assert seen
 
 
 async def test_requests_at_once_are_limited() -> None:
     busy = peak = 0
+    full = asyncio.Event()
 
     async def slow(_request: web.BaseRequest) -> web.Response:
         nonlocal busy, peak
         busy += 1
         peak = max(peak, busy)
-        await asyncio.sleep(0.01)
+        if busy == 3:
+            full.set()
+        await full.wait()  # the first ones until there are as many as may be
+        await asyncio.sleep(0.01)  # a fourth would have time to come
         busy -= 1
         return web.json_response({"metadata": {"name": "a"}})
 

@@ -16,6 +16,7 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from prometheus_client import CollectorRegistry
+from tests.patience import until
 
 from muster.runtime import service, settings
 from muster.runtime.bus_errors import ConnectionClosed
@@ -102,8 +103,7 @@ async def running(tmp_path, **environ):
         bus.steps.append("released")
 
     serving = asyncio.create_task(service.serve(context, build))
-    while not ready_file.exists() and not serving.done():
-        await asyncio.sleep(0.001)
+    await until(lambda: ready_file.exists() or serving.done())
     facts = json.loads(ready_file.read_text())
     async with grpc.aio.insecure_channel(facts["grpc"]) as channel, aiohttp.ClientSession() as http:
         yield SimpleNamespace(
@@ -121,11 +121,6 @@ async def health(parts, name=""):
 async def text_of(parts, path):
     async with parts.http.get(f"http://{parts.facts['metrics']}{path}") as answer:
         return answer.status, await answer.text()
-
-
-async def until(condition):
-    while not await condition():
-        await asyncio.sleep(0.001)
 
 
 async def test_serves_health_reflection_and_addresses(tmp_path):
@@ -181,9 +176,13 @@ async def test_calls_are_counted_by_method_and_code(tmp_path):
             await say(b"refuse")
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
         text = ""
-        async with asyncio.timeout(10):  # an aborted call is counted just after its status was sent
-            while "muster_rpcs_active 0.0" not in text:
-                _, text = await text_of(parts, "/metrics")
+
+        async def counted():  # an aborted call just after its status was sent
+            nonlocal text
+            _, text = await text_of(parts, "/metrics")
+            return "muster_rpcs_active 0.0" in text
+
+        await until(counted)
         assert 'muster_rpc_duration_seconds_count{code="OK",method="Say"} 1.0' in text
         assert 'muster_rpc_duration_seconds_count{code="NOT_FOUND",method="Say"} 1.0' in text
         assert 'method="Check"' not in text
