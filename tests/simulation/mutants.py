@@ -233,8 +233,8 @@ MUTANTS = (
         "protected-jobs-sit-on-guarantees",  # each of the two alone only asks for plans that come to nothing
         "P4",
         "libs/muster/core/room.py",
-        "(self.above_entitlement(queue, need) or any(self.over_claims(queue, need)))",
-        "self.above_entitlement(queue, need)",
+        "(self.above_entitlement(job, need) or any(self.over_claims(queue, need)))",
+        "self.above_entitlement(job, need)",
         also=(
             (
                 "libs/muster/core/quota.py",
@@ -248,7 +248,7 @@ MUTANTS = (
         "protected-jobs-borrow",
         "P4",
         "libs/muster/core/room.py",
-        "(self.above_entitlement(queue, need) or any(self.over_claims(queue, need)))",
+        "(self.above_entitlement(job, need) or any(self.over_claims(queue, need)))",
         "any(self.over_claims(queue, need))",
     ),
     Mutant(
