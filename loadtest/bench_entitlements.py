@@ -2,8 +2,9 @@
 
 1,000 queues on three levels, 8 resources, random weights and demands. "From nothing" includes reading the tree. Of the
 changes, "more of the same" is a queue that gets less than it asks for and asks for more; "one more job" changes the mix
-of what a queue asks for a little, which moves the entitlement of every queue that shares a scarce resource with it. The
-cases with equal jobs are full of ties, which have to be decided exactly. CPU time counts where the machine is busy.
+of what a queue asks for a little. With one scarce resource that every job needs, that moves a few queues next to it
+and no level; with scarce devices as well, it moves the entitlement of almost every queue. The cases with equal jobs
+are full of ties, which have to be decided exactly. CPU time counts where the machine is busy.
 Garbage is collected between the cases, as the services do it (LOG-16).
 """
 
@@ -36,13 +37,18 @@ CAPACITY: Amounts = (
     ("rdma/hca", 8000),
 )
 
+SCARCE_GPUS: Amounts = tuple((resource, amount // 2 if resource == GPU else amount) for resource, amount in CAPACITY)
+
 Flow = dict[str, int]
 Timed = tuple[float, float]  # wall and CPU time in seconds
 
 
 class Maker:
-    def __init__(self, flow: Callable[[random.Random], list[Flow]], *, settings: bool = False) -> None:
+    def __init__(
+        self, flow: Callable[[random.Random], list[Flow]], *, settings: bool = False, capacity: Amounts = CAPACITY
+    ) -> None:
         self.rng = random.Random(1)
+        self.capacity = capacity
         self.tree = QueueTree()
         self.demand: dict[str, tuple[Amounts, ...]] = {}
         self.settings = settings
@@ -99,20 +105,20 @@ def two_equal(rng: random.Random) -> list[Flow]:
 
 
 def from_nothing(maker: Maker) -> Timed:
-    return timed(lambda: entitlements(maker.tree, maker.demand, CAPACITY))
+    return timed(lambda: entitlements(maker.tree, maker.demand, maker.capacity))
 
 
 def changed(maker: Maker, change: Callable[[tuple[Amounts, ...]], tuple[Amounts, ...]]) -> Timed:
     """Another leaf each time; the result is compared with computing it anew."""
     engine = EntitlementEngine()
     demand = dict(maker.demand)
-    engine.entitlements(maker.tree, demand, CAPACITY)
+    engine.entitlements(maker.tree, demand, maker.capacity)
     leaves, rounds = list(demand), []
     for number in range(CHANGES):
         leaf = leaves[(2 * number + 1) * len(leaves) // (2 * CHANGES)]
         demand = {**demand, leaf: change(demand[leaf])}
-        rounds.append(timed(lambda now=demand: engine.entitlements(maker.tree, now, CAPACITY)))
-    if engine.entitlements(maker.tree, demand, CAPACITY) != entitlements(maker.tree, demand, CAPACITY):
+        rounds.append(timed(lambda now=demand: engine.entitlements(maker.tree, now, maker.capacity)))
+    if engine.entitlements(maker.tree, demand, maker.capacity) != entitlements(maker.tree, demand, maker.capacity):
         raise RuntimeError("computing again gives something else than computing anew")
     return sorted(rounds)[CHANGES // 2]
 
@@ -147,11 +153,13 @@ SCRATCH: Final = at_most(20)
 AGAIN: Final = at_most(2)
 CASES: Final[dict[str, tuple[Callable[[], Timed], Target | None]]] = {
     "from nothing": (lambda: from_nothing(Maker(mixed)), SCRATCH),
+    "from nothing, scarce devices as well": (lambda: from_nothing(Maker(mixed, capacity=SCARCE_GPUS)), None),
     "from nothing, guarantees and limits": (lambda: from_nothing(Maker(mixed, settings=True)), None),
     "from nothing, two kinds of jobs a leaf": (lambda: from_nothing(Maker(two_mixed)), None),
     "from nothing, equal jobs": (lambda: from_nothing(Maker(one_gpu)), None),
     "from nothing, two equal kinds": (lambda: from_nothing(Maker(two_equal)), None),
     "one more job": (lambda: changed(Maker(mixed), one_more_job), AGAIN),
+    "one more job, scarce devices as well": (lambda: changed(Maker(mixed, capacity=SCARCE_GPUS), one_more_job), None),
     "one more job, guarantees and limits": (lambda: changed(Maker(mixed, settings=True), one_more_job), None),
     "one more job, two kinds of jobs a leaf": (lambda: changed(Maker(two_mixed), one_more_job), None),
     "one more job, equal jobs": (lambda: changed(Maker(one_gpu), one_more_job), None),

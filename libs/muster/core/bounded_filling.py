@@ -18,7 +18,7 @@ from typing import Final
 from muster.core import filling
 from muster.core.bounded_groups import NO_LIMITS, Group
 from muster.core.bounded_jump import jump
-from muster.core.bounded_members import Member, Undecided
+from muster.core.bounded_members import BoundMember, Counted, FlowMember, GroupMember, Member, Undecided
 from muster.core.bounded_record import Filled, Record
 from muster.core.exact import ONE, ZERO, Exact, greatest
 from muster.core.filling import Limits, Used
@@ -83,8 +83,8 @@ class Filling:
         self._again.begin(limits, used, self._resources)
         self._record.begin(used)
         try:
-            sizes = [size if counted >> r & 1 else 0 for r, size in enumerate(self._capacity)]
-            self._fill(limits, _Builder(self._record, self._groups, sizes, used, (self._top, limits)))
+            counting = Counted(self._capacity, counted)
+            self._fill(limits, _Builder(self._record, self._groups, counting, used, (self._top, limits)))
         except Undecided:
             self._groups.clear()
             self._record.forget_all()
@@ -129,7 +129,7 @@ class _Builder:
         self,
         record: Record,
         groups: Groups,
-        sizes: Sequence[int],
+        counted: Counted,
         used: Used | None,
         watched: tuple[Node, Iterable[int]],
     ) -> None:
@@ -140,10 +140,10 @@ class _Builder:
         self._record = record
         self._used = used or {}
         self._is_from_nothing = used is None
-        self._sizes = sizes
+        self._counted = counted
         self._watched = watched
         self._groups = groups
-        self._nothing = [ZERO] * len(sizes)
+        self._nothing = [ZERO] * len(counted.sizes)
 
     def group(self, node: Node, limits: Limits) -> Group | None:
         """The group of a queue, which has not begun yet; None when none of its flows is open."""
@@ -151,18 +151,22 @@ class _Builder:
         weightless: list[Member] = []
         flows = [flow for flow in node.flows if self._is_open(flow)]
         members += [self._flow(number, 1, flow, NO_LIMITS) for number, flow in enumerate(flows)]
+        is_open, counted = self._is_from_nothing, self._counted
         for number, child in enumerate(node.children):
             member: Member | None = None
-            if len(child.flows) == 1:
-                if self._is_open(child.flows[0]):
-                    member = self._flow(number, child.weight, child.flows[0], child.pressing)
+            own = child.flows
+            if len(own) == 1:
+                if is_open and not child.pressing:
+                    member = FlowMember(number, child.weight, own[0], counted)
+                elif is_open or own[0].is_open:
+                    member = self._flow(number, child.weight, own[0], child.pressing)
             elif child.below:
                 member = self._child(number, child)
             if member is not None:
                 (members if child.weight else weightless).append(member)
         if not members and not weightless:
             return None
-        group = Group(self._record, node, self._sizes, members, weightless)
+        group = Group(self._record, node, self._counted, members, weightless)
         above, resources = self._watched
         watched = resources if node.parent is above else ()
         if limits or watched:
@@ -185,18 +189,10 @@ class _Builder:
         if group is None:
             return None
         used = self._used.get(child.id)
-        member = Member(number, child.weight, greatest(used) if used else ZERO)
-        member.group = member.origin = group
-        return member
+        return GroupMember(number, child.weight, group, greatest(used) if used else ZERO)
 
     def _flow(self, number: int, weight: int, flow: Flow, limits: Limits) -> Member:
         share = ZERO if self._is_from_nothing else flow.share
-        member = Member(number, weight, share)
-        member.flow = flow
-        member.goal = stop(flow, limits) if limits else flow.full
-        weight = member.weight
-        flow.weigh(weight)
-        member.end = member.since + (member.goal.middle - share.middle) // weight
-        if share is not ZERO:
-            member.error += (member.goal.error + share.error) // weight + 1
-        return member
+        if share is ZERO and not limits:
+            return FlowMember(number, weight, flow, self._counted)
+        return BoundMember(number, weight, flow, self._counted, (share, stop(flow, limits) if limits else None))

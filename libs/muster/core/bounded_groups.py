@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heapreplace
+from itertools import chain
+from operator import attrgetter
 from typing import Final
 
-from muster.core.bounded_members import Member
+from muster.core.bounded_members import Counted, FlowMember, GroupMember, Member
 from muster.core.bounded_record import FINISHED, MET, Ending, Kept, Known, Level, Record, Story
 from muster.core.bounded_rise import SEVERAL, Rise
 from muster.core.exact import PRECISION_BITS, Exact
@@ -34,6 +36,7 @@ class Group(Rise):
     __slots__ = (
         "_given",
         "_initial",
+        "_is_new",
         "_record",
         "_slopes",
         "_tells",
@@ -46,39 +49,51 @@ class Group(Rise):
         "kinds",
         "needs",
         "node",
+        "sought",
         "stops",
         "story",
     )
 
     def __init__(
-        self, record: Record, node: Node, sizes: Sequence[int], members: Sequence[Member], weightless: Sequence[Member]
+        self, record: Record, node: Node, counted: Counted, members: Sequence[Member], weightless: Sequence[Member]
     ) -> None:
         self.node = node
-        self.base: dict[int, int] = {}  # what was used in the beginning, of resources that are limited or watched
         self.needs = 0  # bits of the resources needed here
         self.common = -1  # of those that every flow here needs
+        self.base: dict[int, int] = {}  # what was used in the beginning, of resources that are limited or watched
         self._record = record
         self._given: Limits = NO_LIMITS  # the limits
         self.limits: dict[int, int] = {}  # their middles
         self._initial = (members, weightless)
-        self.sizes = sizes
-        self._weights = self.slack = self._drift = 0
+        self._is_new = True
+        self.sought = 0  # the moment somebody looked for
+        self.counted = counted
+        self._drift = 0
         self.kinds: Sequence[Flow] | None = None  # of a leaf that had nothing: another as alike has the same levels
-        self.doubt = 0  # what is wrong with what it begins with
-        for member in (*members, *weightless):
-            weight, group = member.weight, member.group
-            self._weights += weight
-            if group is None:
-                assert member.flow is not None
-                self.needs |= member.flow.needs
-                self.common &= member.flow.needs
-                self.slack += weight + (member.flow.full.middle >> SCALE_BITS)  # its scale is rounded down
-                self.doubt += 4 * weight * (member.error + 2) + 4  # it begins and ends once
+        self._sum_up()
+
+    def _sum_up(self) -> None:
+        """What is needed by members, and what is wrong with what they add up to."""
+        needs, common, weights, slack, doubt, more = 0, -1, 0, 0, 0, SCALE_BITS - PRECISION_BITS
+        for member in chain(*self._initial):
+            weight = member.weight
+            weights += weight
+            if isinstance(member, FlowMember):
+                flow = member.flow
+                needs |= flow.needs
+                common &= flow.needs
+                slack += weight
+                if flow.main[0] >> more:  # its scale is rounded down
+                    slack += flow.main[0] >> more
+                doubt += 4 * weight * (member.error + 3)  # it begins and ends once
             else:
-                self.needs |= group.needs
-                self.common &= group.common
-                self.slack += weight * (2 * group.slack + 2)
-                self.doubt += 2 * weight * (member.error + 1) + 2
+                group = member.group
+                needs |= group.needs
+                common &= group.common
+                slack += weight * (2 * group.slack + 2) + 2 * group.weights
+                doubt += 2 * weight * (member.error + 1) + 2
+        self.needs, self.common = needs, common
+        self.weights, self.slack, self.doubt = weights, slack, doubt
 
     def limit(self, limits: Limits, used: Sequence[Exact], watched: Iterable[int]) -> None:
         """What the queue may use at most, and what it uses now, also of what is only watched."""
@@ -107,9 +122,15 @@ class Group(Rise):
         self.moments = []
         self._slopes: tuple[int, dict[int, int]] | None = None
         self.kept: Kept | None = None
+        self.left = self.needs
         members, weightless = self._initial
-        self.members = {member.number: member.reset() for member in members}
-        self.weightless = {member.number: member.reset() for member in weightless}
+        if self._is_new:
+            self._is_new = False
+        else:
+            for member in chain(members, weightless):
+                member.reset()
+        self.members = {member.number: member for member in members}
+        self.weightless = {member.number: member for member in weightless} if weightless else {}
 
     def moment(self, at: int) -> Group:
         """This group at one of its moments."""
@@ -130,8 +151,8 @@ class Group(Rise):
         """As it is now, to go on by itself."""
         self.kept = None
         twin = Group.__new__(Group)
-        for name in SLOTS:
-            setattr(twin, name, getattr(self, name))
+        for name, value in zip(SLOTS, _PARTS(self), strict=True):
+            setattr(twin, name, value)
         twin.members = {number: member.copy() for number, member in self.members.items()}
         twin.weightless = {number: member.copy() for number, member in self.weightless.items()}
         twin._used, twin._sums, twin._heap = dict(self._used), list(self._sums), list(self._heap)
@@ -155,11 +176,11 @@ class Group(Rise):
         self._latest = max(self._latest, level + self._level_error)
         self._has_moved = True
         member = self.members[number]
-        ends = False
+        ends, changed = False, None
         if member.is_active:
             self._withdraw(member)
-            if member.flow is not None:
-                ends = True
+            if isinstance(member, FlowMember):
+                ends, changed = True, member.resources
                 if self._tells:
                     self.story.append((number, member.flow.main))
             else:
@@ -167,11 +188,11 @@ class Group(Rise):
         if ends:
             heappop(heap)
             del self.members[number]
-            self.ended.append((member, MET if member.flow is not None else FINISHED))
+            self.ended.append((member, MET if changed is not None else FINISHED))
         else:
             self._join(member)
             heapreplace(heap, (member.next_level(), number))
-        self._settle()
+        self._settle(changed)
 
     def arrive(self, level: int, errors: tuple[int, int], used: dict[int, int], exhausted: int) -> None:
         """As if all steps up to a level had been taken, at which a resource is exhausted; see `bounded_jump`.
@@ -188,7 +209,7 @@ class Group(Rise):
         for member in list(self.members.values()):
             member.is_active = member.is_added = False
             if member.is_done(level):
-                self.ended.append((member, MET if member.flow is not None else FINISHED))
+                self.ended.append((member, MET if isinstance(member, FlowMember) else FINISHED))
                 del self.members[member.number]
             elif member.since <= level:
                 if member.needs_surely(1 << exhausted):
@@ -221,16 +242,15 @@ class Group(Rise):
         self.story.append((resource, above, weight) if self._has_moved else resource)
         for members in (self.members, self.weightless):
             for member in list(members.values()):
-                group = member.group
-                if not (member.flow.needs if group is None else group.needs) & bit:  # type: ignore[union-attr]
+                if not member.needs & bit:
                     continue
                 self._withdraw(member)
                 level = reached if member.is_active else None
-                if group is None or member.needs_surely(bit):  # all that is left of it stops
+                if isinstance(member, FlowMember) or member.needs_surely(bit):  # all that is left of it stops
                     self.ended.append((member, (resource, level)))
                     del members[member.number]
                     continue
-                twin = group.moment(member.at).fork()
+                twin = member.group.moment(member.at).fork()
                 if level is not None:
                     twin.advance(*member.clock_at(level))
                 lead = twin.lead
@@ -242,12 +262,12 @@ class Group(Rise):
                     del members[member.number]
                 elif member.is_active:
                     self._join(member)
-        self.needs &= ~bit
-        self._drift += 2 * self._weights * (error + 1)
+        self.left &= ~bit
+        self._drift += 2 * self.weights * (error + 1)
         self._line_up()
         self._settle()
 
-    def reached(self, member: Member, resource: int, above: Level) -> Level:
+    def reached(self, member: GroupMember, resource: int, above: Level) -> Level:
         """The level at which all of it stops, when that is told to the member it is above."""
         return self.told(self.level_at(*member.clock_at(above)), resource, above, member.weight)
 
@@ -258,7 +278,7 @@ class Group(Rise):
     def story_of(self, resource: int, above: Level | None, weight: int) -> Story | None:
         return (*self.story, (resource, above, weight)) if self._tells and above is not None else None
 
-    def stopped(self, member: Member, resource: int, level: Level | None, lead: int) -> None:
+    def stopped(self, member: GroupMember, resource: int, level: Level | None, lead: int) -> None:
         """That has come from above. `lead`: its dominant resource until then."""
         self.stops.append(Stop(resource, level, member.weight, member.start))
         is_final = lead == resource or not self.members
@@ -267,3 +287,4 @@ class Group(Rise):
 
 
 SLOTS: Final = (*Rise.__slots__, *Group.__slots__)
+_PARTS: Final = attrgetter(*SLOTS)

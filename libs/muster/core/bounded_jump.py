@@ -9,11 +9,11 @@ that no event is close to it, follow from bounds. Where they do not, the steps a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from muster.core.bounded_groups import Group
-from muster.core.bounded_members import RELIABLE, Member
+from muster.core.bounded_members import RELIABLE, FlowMember, Member
 from muster.core.exact import PRECISION_BITS
 from muster.core.parts import SCALE_BITS
 
@@ -73,22 +73,18 @@ def _is_clear(member: Member, seen: int, level: int, error: int) -> bool:
         return False
     if rise < 0:
         return True
-    now = member.now
-    if now is None:
+    if isinstance(member, FlowMember):
         return abs(level - member.end) > error and (level < member.end) == (seen < member.end)
-    clock, error = member.weight * rise, member.weight * error
+    now, clock, error = member.now, member.weight * rise, member.weight * error
     is_past = not member.at or clock - error > now.x + now.x_error
     return is_past and (not now.is_alive or clock + error < now.next_clock - now.next_error)
 
 
-def _speeds(group: Group, member: Member) -> Sequence[tuple[int, int]]:
-    """Of a flow: how fast it uses what is watched."""
-    if member.speeds is None:
-        flow, more = member.flow, SCALE_BITS - PRECISION_BITS
-        assert flow is not None
-        watched = [(r, amount) for r, amount in flow.asked.items() if r in group.base]
-        member.speeds = [(r, (amount * flow.scale >> more) // group.sizes[r]) for r, amount in watched]
-    return member.speeds
+def _speeds(group: Group, member: FlowMember) -> Iterator[tuple[int, int]]:
+    """How fast a flow uses what is watched."""
+    for r, amount in zip(member.resources, member.amounts, strict=True):
+        if r in group.base:
+            yield r, (amount * member.scale >> SCALE_BITS - PRECISION_BITS) // group.counted.sizes[r]
 
 
 def _use(group: Group, level: int) -> _Use:
@@ -96,12 +92,11 @@ def _use(group: Group, level: int) -> _Use:
     error = group.doubt + (level * group.slack >> PRECISION_BITS) + 4 * len(group.members)
     for member in group.members.values():
         rise = max(level - member.since, 0)
-        if member.group is None:
+        if isinstance(member, FlowMember):
             upto = min(level, member.end) - member.since
-            for r, speed in _speeds(group, member):
-                if rise:
-                    amounts[r] += upto * speed >> PRECISION_BITS
-                    speeds[r] += speed if level < member.end else 0
+            for r, speed in _speeds(group, member) if rise else ():
+                amounts[r] += upto * speed >> PRECISION_BITS
+                speeds[r] += speed if level < member.end else 0
             continue
         now = member.seek(member.weight * rise)
         since = member.weight * rise - now.x if now.is_alive else 0

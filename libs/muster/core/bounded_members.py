@@ -5,15 +5,20 @@ A member goes along the moments of its group: the group may be further already, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from muster.core import exact
 from muster.core.exact import ZERO, Exact
 from muster.core.flows import Flow
+from muster.core.parts import SCALE_BITS
 
 if TYPE_CHECKING:
     from muster.core.bounded_groups import Group
     from muster.core.bounded_record import Level
+
+Pick = Callable[[tuple[int, ...]], tuple[int, ...]]
 
 RELIABLE: Final = 1 << 20  # a divisor is so many times its error, or nothing is decided with it
 
@@ -34,104 +39,205 @@ class Moment(NamedTuple):
     used: dict[int, int]  # in the beginning, of resources that are watched
     error: int  # of the clock and of what is used, as functions of the level
     is_alive: bool
+    needs: int  # bits of the resources that what still rises or waits then needs
 
 
-class Member:
-    """One of the siblings that share a level: a flow, or the group of a child queue."""
+class Counted:
+    """The resources that count in a filling. Others are never dominant nor limited, so nobody adds them up."""
 
-    __slots__ = (
-        "at",
-        "end",
-        "error",
-        "flow",
-        "goal",
-        "group",
-        "is_active",
-        "is_added",
-        "now",
-        "number",
-        "origin",
-        "rising",
-        "since",
-        "speeds",
-        "start",
-        "weight",
-    )
+    __slots__ = ("kinds", "sizes", "units")
 
-    def __init__(self, number: int, weight: int, share: Exact) -> None:
-        self.number = number
-        self.weight = weight or 1
-        self.start = share
-        self.since = share.middle // self.weight  # the level from which on it is raised
-        self.error = share.error // self.weight + 2 if share is not ZERO else 0  # of `since`
-        self.is_active = False
-        self.is_added = False  # whether u has its part: all active ones, but for those that are about to be frozen
-        self.rising: Sequence[tuple[int, int]] = ()  # of a group: what it adds to u
-        self.speeds: Sequence[tuple[int, int]] | None = None  # of a flow, as shares: of what is watched
-        self.flow: Flow | None = None
-        self.goal = ZERO  # of a flow: where it stops by itself
-        self.end = 0  # of a flow: the level at which it does
-        self.group: Group | None = None
-        self.origin: Group | None = None  # the one it had in the beginning
-        self.at = 0  # at which of the moments of its group it is
-        self.now: Moment | None = None  # that moment
+    def __init__(self, capacity: Sequence[int], bits: int) -> None:
+        self.sizes = [size if bits >> r & 1 else 0 for r, size in enumerate(capacity)]  # the capacity of each
+        # What amounts times the scale of a flow are divided by to be shares.
+        self.units = [size << SCALE_BITS - exact.PRECISION_BITS or 1 for size in self.sizes]
+        self.kinds: dict[int, tuple[tuple[int, ...], Pick | None]] = {}  # by needs: those of a flow, and their amounts
 
-    def of_group(self, group: Group, at: int) -> None:
-        self.group, self.at, self.now = group, at, group.moments[at]
+    def kind(self, flow: Flow) -> tuple[tuple[int, ...], Pick | None]:
+        places = [place for place, r in enumerate(flow.resources) if self.sizes[r]]
+        pick: Pick | None = None
+        if len(places) < len(flow.resources):
+            pick = itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
+        found = self.kinds[flow.needs] = tuple([flow.resources[place] for place in places]), pick
+        return found
+
+
+class _Sibling:
+    """One of those that share a level."""
+
+    __slots__ = ("is_active", "is_added", "number", "weight")
+
+    number: int
+    weight: int
+    start: Exact  # the share it has in the beginning
+    since: int  # the level from which on it is raised
+    error: int  # of that
+    is_active: bool
+    is_added: bool  # whether u has its part: all active ones, but for those that are about to be frozen
 
     def clock_at(self, level: Level) -> tuple[int, int]:
         """How far it has been raised when its siblings are at a level, and how wrong that is."""
         return self.weight * (level.middle - self.since), self.weight * (level.error + self.error) + 1
 
-    def reset(self) -> Member:
-        """As it was before anything happened, with the group it had then."""
-        self.is_active = self.is_added = False
-        if self.origin is not None:
-            self.of_group(self.origin, 0)
-        return self
 
-    def copy(self) -> Member:
-        twin = Member.__new__(Member)
-        for name in Member.__slots__:
-            setattr(twin, name, getattr(self, name))
+class FlowMember(_Sibling):
+    """A flow that has nothing in the beginning, and stops by itself when it has all."""
+
+    __slots__ = ("amounts", "end", "flow", "resources", "scale")
+
+    start = ZERO
+    since = error = 0
+    goal: Exact | None = None  # where it stops by itself; None: when it has all
+
+    def __init__(self, number: int, weight: int, flow: Flow, counted: Counted) -> None:
+        self.number = number
+        self.weight = weight = weight or 1
+        self.flow = flow
+        self.resources, pick = counted.kinds.get(flow.needs) or counted.kind(flow)
+        self.amounts = pick(flow.amounts) if pick else flow.amounts  # of resources that count
+        self.is_active = self.is_added = False
+        if flow.weight != weight:
+            flow.weigh(weight)
+        self.scale = flow.scale
+        most, below = flow.main
+        self.end: int = (most << exact.PRECISION_BITS) // (below * weight)  # the level at which it stops by itself
+
+    def reset(self) -> None:
+        """As it was before anything happened."""
+        self.is_active = self.is_added = False
+
+    def copy(self) -> FlowMember:
+        twin = type(self).__new__(type(self))
+        twin.number, twin.weight, twin.flow, twin.end = self.number, self.weight, self.flow, self.end
+        twin.resources, twin.amounts, twin.scale = self.resources, self.amounts, self.scale
+        twin.is_active, twin.is_added = self.is_active, self.is_added
         return twin
 
     def next_level(self) -> int:
         """The level of its next event."""
-        if not self.is_active:
-            return self.since
-        return self.end if self.now is None else self.since + self.now.next_clock // self.weight
+        return self.end if self.is_active else self.since
 
     def next_error(self) -> int:
-        if not self.is_active:
-            return self.error
-        return self.error + 2 if self.now is None else self.error + self.now.next_error // self.weight + 2
+        return self.error + 2 if self.is_active else self.error
+
+    @property
+    def needs(self) -> int:
+        """A bit for each resource that any of its flows needs."""
+        return self.flow.needs
 
     def needs_surely(self, bits: int) -> bool:
         """Whether all of its flows need the resource."""
-        return bool((self.flow.needs if self.group is None else self.group.common) & bits)  # type: ignore[union-attr]
+        return self.flow.needs & bits > 0
 
     def is_done(self, level: int) -> bool:
         """Whether nothing of it rises any more at a level of its siblings, which is not close to any event."""
-        return self.end <= level if self.now is None else not self.now.is_alive
+        return self.end <= level
+
+
+class BoundMember(FlowMember):
+    """A flow that has something already, or below a limit of its own."""
+
+    __slots__ = ("error", "goal", "since", "start")
+
+    def __init__(
+        self, number: int, weight: int, flow: Flow, counted: Counted, shares: tuple[Exact, Exact | None]
+    ) -> None:
+        """The shares: what it has, and where it stops by itself."""
+        super().__init__(number, weight, flow, counted)
+        self.start, self.goal = share, goal = shares
+        self.since, self.error = _since(share, self.weight)
+        goal = goal or flow.full
+        self.end = self.since + (goal.middle - share.middle) // self.weight
+        if share is not ZERO:
+            self.error += (goal.error + share.error) // self.weight + 1
+
+    def copy(self) -> FlowMember:
+        twin = super().copy()
+        assert isinstance(twin, BoundMember)
+        twin.start, twin.goal, twin.since, twin.error = self.start, self.goal, self.since, self.error
+        return twin
+
+
+class GroupMember(_Sibling):
+    """The group of a child queue."""
+
+    __slots__ = ("at", "error", "group", "now", "origin", "rising", "since", "start")
+
+    group: Group
+    at: int  # at which of the moments of its group it is
+    now: Moment  # that moment
+
+    def __init__(self, number: int, weight: int, group: Group, share: Exact) -> None:
+        self.number = number
+        self.weight = weight or 1
+        self.start = share
+        self.since, self.error = _since(share, self.weight)
+        self.rising: Sequence[int] = ()  # what it adds to u, as amounts
+        self.origin = group  # the one it has in the beginning
+        self.reset()
+
+    def reset(self) -> None:
+        """As it was before anything happened, with the group it had then."""
+        self.is_active = self.is_added = False
+        self.of_group(self.origin, 0)
+
+    def of_group(self, group: Group, at: int) -> None:
+        self.group, self.at, self.now = group, at, group.moments[at]
+
+    def copy(self) -> GroupMember:
+        twin = GroupMember.__new__(GroupMember)
+        twin.number, twin.weight, twin.group, twin.start = self.number, self.weight, self.group, self.start
+        twin.since, twin.error, twin.at, twin.now = self.since, self.error, self.at, self.now
+        twin.is_active, twin.is_added, twin.rising = self.is_active, self.is_added, self.rising
+        twin.origin = self.origin
+        return twin
+
+    def next_level(self) -> int:
+        """The level of its next event."""
+        return self.since + self.now.next_clock // self.weight if self.is_active else self.since
+
+    def next_error(self) -> int:
+        return self.error + self.now.next_error // self.weight + 2 if self.is_active else self.error
+
+    @property
+    def needs(self) -> int:
+        """A bit for each resource that any of its flows needs that still rises or waits."""
+        return self.now.needs
+
+    def needs_surely(self, bits: int) -> bool:
+        """Whether all of its flows need the resource."""
+        return self.group.common & bits != 0
+
+    def is_done(self, _level: int) -> bool:
+        """Whether nothing of it rises any more at a level of its siblings, which is not close to any event."""
+        return not self.now.is_alive
 
     def seek(self, clock: int) -> Moment:
         """The moment of its group at a clock, as far as that can be told."""
-        group = self.group
-        assert group is not None
-        while clock > group.moments[self.at].next_clock and group.moments[self.at].is_alive:
+        moments = self.group.moments
+        if not self.at:  # where it was last time is a good guess
+            self.at = min(self.group.sought, len(moments) - 1)
+        while clock > moments[self.at].next_clock and moments[self.at].is_alive:
             self.proceed()
-        while self.at and clock < group.moments[self.at].x:
+        while self.at and clock < moments[self.at].x:
             self.at -= 1
-        self.now = group.moments[self.at]
+        self.group.sought = self.at
+        self.now = moments[self.at]
         return self.now
 
     def proceed(self) -> bool:
         """What its group does next happens. Returns whether that was the last."""
         group = self.group
-        assert group is not None
         self.at += 1
         if self.at == len(group.moments):
             group.step()
         self.now = group.moments[self.at]
         return not self.now.is_alive
+
+
+Member = FlowMember | GroupMember
+
+
+def _since(share: Exact, weight: int) -> tuple[int, int]:
+    """The level from which on a member is raised that has a share already."""
+    return (0, 0) if share is ZERO else (share.middle // weight, share.error // weight + 2)

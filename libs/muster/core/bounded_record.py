@@ -12,13 +12,13 @@ from collections.abc import Hashable, Iterator, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeGuard
 
+from muster.core.bounded_members import FlowMember, GroupMember, Member
 from muster.core.exact import ZERO, Exact
 from muster.core.filling import Used
 from muster.core.replays import Again, Stop
 
 if TYPE_CHECKING:
     from muster.core.bounded_groups import Group
-    from muster.core.bounded_members import Member
     from muster.core.flows import Flow, Node
 
 Known = Exact | tuple["Level", int]  # a share: a number, or a level times a weight
@@ -29,7 +29,7 @@ Story = tuple[object, ...]
 class Level:
     """The level at which a resource is exhausted in a group. Levels with the same story are the same."""
 
-    __slots__ = ("_exact", "_record", "error", "group", "low", "middle", "place", "resource", "story")
+    __slots__ = ("_exact", "_filling", "_record", "error", "group", "middle", "place", "resource", "story")
 
     def __init__(
         self, record: Record, group: Group, resource: int, bounds: tuple[int, int], story: Story | None
@@ -38,17 +38,19 @@ class Level:
         self.resource = resource
         self.place = -1  # its number in `parts`
         self._record = record
+        self._exact: Exact | None = None
+        self._filling = 0  # the one in which that was found
         self.move(bounds, story)
 
     def move(self, bounds: tuple[int, int], story: Story | None) -> None:
         """In another filling it is elsewhere, and the same flows have stopped at it."""
         self.middle, self.error = bounds
-        self.low = max(bounds[0] - bounds[1], 0)  # it is not less
         self.story = story  # None: it is not known to be anybody else's, too
-        self._exact: Exact | None = None
 
     def exact(self) -> Exact:
-        if self._exact is None:
+        """The number itself, which is another one in each filling, even where the bounds are the same."""
+        if self._exact is None or self._filling != self._record.filling:
+            self._filling = self._record.filling
             self._exact = self._record.symbol(self)
         return self._exact
 
@@ -62,7 +64,7 @@ class Level:
 # How a member has ended: its demand was met, its group has nothing left, or a resource was exhausted above, at a level
 # of its siblings (None: when it had not been raised).
 How = str | tuple[int, Level | None]
-Ending = tuple["Member", How]
+Ending = tuple[Member, How]
 MET: Final = "met"
 FINISHED: Final = "finished"
 
@@ -73,7 +75,7 @@ class Kept(NamedTuple):
     resource: int
     above: Level  # of its siblings
     level: Level
-    groups: list[Member]  # groups that stopped with it
+    groups: list[GroupMember]  # groups that stopped with it
 
 
 class Record:
@@ -85,6 +87,7 @@ class Record:
     def __init__(self, again: Again) -> None:
         self.filled: Filled = {}
         self.touched: list[Flow] = []  # those that were told something
+        self.filling = 0  # the number of it
         self._again = again
         self._keeps = False
         self._used: Used = {}
@@ -93,6 +96,7 @@ class Record:
 
     def begin(self, used: Used | None) -> None:
         """Another filling begins. `used`: what queues use; None: nothing, and groups may stop again as they did."""
+        self.filling += 1
         self._keeps = used is None
         self._used = used or {}
         self.touched = []
@@ -125,44 +129,41 @@ class Record:
         self._again.stops[queue] = group.stops
         self.filled[queue] = dict(group.filled)
         for member, how in group.ended:
-            if how is MET:
-                assert member.flow is not None
-                member.flow.share = member.goal
-                self.touched.append(member.flow)
-            elif how is FINISHED:
-                assert member.group is not None
-                self.outcome(member.group.moment(member.at))
-            else:
+            if isinstance(how, tuple):
                 self._stop(member, *how)
+            elif isinstance(member, FlowMember):
+                member.flow.share = member.goal or member.flow.full
+                self.touched.append(member.flow)
+            else:
+                self.outcome(member.group.moment(member.at))
 
     def _stop(self, member: Member, resource: int, level: Level | None) -> None:
         """All that is left of a member stopped at a level of its siblings."""
-        if member.group is not None:
-            group = member.group.moment(member.at)
-            if group.kept is None or level is None or group.kept.resource != resource:
-                self._stop_group(member, group, resource, level)
-            else:
-                self._stop_again(member, group, group.kept, level)
-        else:
+        if isinstance(member, FlowMember):
             self._stop_flow(member, level)
+            return
+        group = member.group.moment(member.at)
+        if group.kept is None or level is None or group.kept.resource != resource:
+            self._stop_group(member, group, resource, level)
+        else:
+            self._stop_again(member, group, group.kept, level)
 
-    def _stop_flow(self, member: Member, level: Level | None) -> None:
+    def _stop_flow(self, member: FlowMember, level: Level | None) -> None:
         flow = member.flow
-        assert flow is not None
         self.touched.append(flow)
         if level is None:
             flow.share = member.start
         else:
             flow.level = level
 
-    def _stop_group(self, member: Member, group: Group, resource: int, level: Level | None) -> None:
+    def _stop_group(self, member: GroupMember, group: Group, resource: int, level: Level | None) -> None:
         group.kept = None
         reached = None if level is None else group.reached(member, resource, level)
         self.outcome(group)
         self._note(member, group, resource, level)
-        groups = []
+        groups: list[GroupMember] = []
         for below in (*group.members.values(), *group.weightless.values()):
-            if below.group is None:
+            if isinstance(below, FlowMember):
                 self._stop_flow(below, reached if below.is_active else None)
                 continue
             self._stop(below, resource, reached if below.is_active else None)
@@ -171,23 +172,32 @@ class Record:
         if self._keeps and level is not None and reached is not None:
             group.kept = Kept(resource, level, reached, groups)
 
-    def _stop_again(self, member: Member, group: Group, kept: Kept, level: Level) -> None:
+    def _stop_again(self, member: GroupMember, group: Group, kept: Kept, level: Level) -> None:
         """The same has happened to it as last time, only at another level: its own flows know all about it."""
         resource, reached = kept.resource, kept.level
-        reached.move(group.level_at(*member.clock_at(level)), group.story_of(resource, level, member.weight))
+        before = reached.middle, reached.error
+        bounds = group.level_at(*member.clock_at(level))
+        reached.move(bounds, group.story_of(resource, level, member.weight) if group.kinds else None)
         if kept.above is not level:
             self._note(member, group, resource, level)
             group.kept = kept._replace(above=level)
+        if bounds == before:  # then nothing below is elsewhere either
+            return
         for below in kept.groups:
-            self._stop(below, resource, reached)
+            inside = below.group
+            again = inside.kept
+            if again is not None and again.resource == resource and below.at == len(inside.moments) - 1:
+                self._stop_again(below, inside, again, reached)
+            else:
+                self._stop(below, resource, reached)
 
-    def _note(self, member: Member, group: Group, resource: int, level: Level | None) -> None:
+    def _note(self, member: GroupMember, group: Group, resource: int, level: Level | None) -> None:
         """What was told to a group that stopped as a whole."""
         self._again.stops[group.node.id] = [*group.stops, Stop(resource, level, member.weight, member.start)]
         if level is not None and group.lead >= 0:
             self.filled[group.node.id][group.lead] = self.raised(member, group, group.lead, level)
 
-    def raised(self, member: Member, group: Group, lead: int, level: Level) -> Known:
+    def raised(self, member: GroupMember, group: Group, lead: int, level: Level) -> Known:
         """What a queue has of a resource that has been dominant all the time: what it had and what it was raised by."""
         if member.start is ZERO:
             return level, member.weight

@@ -5,6 +5,7 @@ same unit. Where the bounds come from, for one group (weights are integers, so a
 
 * A direction is wrong by at most 2 * slack + 2 in each resource, where slack is what the sums u are wrong by. These
   are kept as amounts, SCALE_BITS up, so that of a flow nothing has to be divided: it adds its amounts times its scale.
+  Of a group there is one division, and what that leaves out is multiplied by u, which is not above its weights.
 * The clock and the use of a resource, as functions of the level, are wrong by at most `drift + level * slack`. An event
   at a level that is itself wrong by e changes the slope by at most the weight w of its member, so it adds e * w,
   whatever the order of events; it is added when the event is foreseen.
@@ -15,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heapreplace
+from itertools import repeat
+from operator import add, floordiv, mul, rshift, sub
 from typing import Final
 
-from muster.core.bounded_members import RELIABLE, Member, Moment, Undecided
+from muster.core.bounded_members import RELIABLE, Counted, FlowMember, GroupMember, Member, Moment, Undecided
 from muster.core.exact import PRECISION_BITS, UNIT
-from muster.core.parts import SCALE_BITS
 
 NOBODY: Final = -1  # nothing has risen yet
 SEVERAL: Final = -2
@@ -42,33 +44,35 @@ class Rise:
         "_speeds",
         "_sums",
         "_used",
-        "_weights",
         "_x",
         "_x_error",
         "base",
+        "counted",
         "lead",
+        "left",
         "limits",
         "members",
         "moments",
-        "sizes",
         "slack",
         "weightless",
+        "weights",
     )
 
     base: dict[int, int]  # what was used in the beginning, of resources that are limited or watched
     limits: dict[int, int]  # middles
     slack: int
-    _weights: int
+    weights: int
     members: dict[int, Member]  # those that rise, or wait
     weightless: dict[int, Member]  # those that come when no other is left
     moments: list[Moment]
+    left: int  # bits of the resources that these need
 
-    sizes: Sequence[int]  # the capacity of each resource that counts; of others, zero
+    counted: Counted
 
     def _to_start(self, drift: int) -> None:
         self._used = dict(self.base)
         self._drift = drift
-        self._sums = [0] * len(self.sizes)  # u, as amounts
+        self._sums = [0] * len(self.counted.sizes)  # u, as amounts
         self._speeds = self._sums[:]  # u, as shares
         self._rate = UNIT  # M
         self._x = self._x_error = self._level = self._level_error = 0
@@ -85,11 +89,12 @@ class Rise:
         level_error = error + self._drift + (level * self.slack >> PRECISION_BITS) + 4
         if level - level_error <= self._latest:
             raise Undecided
+        heap, most = self._heap, level + level_error
         # The drift is more than the error of any member's next event.
-        if self._heap and self._heap[0][0] - self._drift > level + level_error:
+        if heap and heap[0][0] - self._drift > most:
             return level, level_error
         for member in self.members.values():
-            if member.next_level() - member.next_error() <= level + level_error:
+            if member.next_level() - member.next_error() <= most:
                 raise Undecided
         return level, level_error
 
@@ -97,10 +102,21 @@ class Rise:
         """A level of their own for the members."""
         self.members = members
         self._level = 0
-        for member in members.values():
-            if not member.since:
-                self._join(member)
-        self._line_up()
+        sums, heap = self._sums, []
+        for number, member in members.items():
+            if member.since:
+                heap.append((member.since, number))
+            elif isinstance(member, FlowMember):  # as `_join` does it
+                scale = member.scale
+                for r, amount in zip(member.resources, member.amounts, strict=True):
+                    sums[r] += amount * scale
+                member.is_active = member.is_added = True
+                heap.append((member.end, number))
+            else:
+                self._join_group(member)
+                heap.append((member.next_level(), number))
+        heapify(heap)
+        self._heap = heap
         self._settle()
 
     def _line_up(self) -> None:
@@ -118,46 +134,50 @@ class Rise:
 
     def _join(self, member: Member) -> None:
         """Raise it from now on, as it is now."""
-        sums, now = self._sums, member.now
-        if now is None:
-            flow = member.flow
-            assert flow is not None
-            scale = flow.scale
-            for r, amount in flow.asked.items():
-                sums[r] += amount * scale
-        else:
-            rate, weight, sizes = now.rate, member.weight, self.sizes
-            scale = weight << SCALE_BITS
-            member.rising = [(r, part * scale // rate * sizes[r]) for r, part in enumerate(now.speeds) if part]
-            self._drift += 2 * (now.next_error + weight * (member.error + 3))  # of its next event
-            for r, amount in member.rising:
-                sums[r] += amount
+        if not isinstance(member, FlowMember):
+            self._join_group(member)
+            return
+        sums, scale = self._sums, member.scale
+        for r, amount in zip(member.resources, member.amounts, strict=True):
+            sums[r] += amount * scale
+        member.is_active = member.is_added = True
+
+    def _join_group(self, member: GroupMember) -> None:
+        now, weight = member.now, member.weight
+        part = (weight << 2 * PRECISION_BITS) // now.rate  # weight / M
+        parts = map(rshift, map(mul, now.speeds, repeat(part)), repeat(PRECISION_BITS))
+        member.rising = rising = list(map(mul, parts, self.counted.units))
+        self._sums[:] = map(add, self._sums, rising)
+        self._drift += 2 * (now.next_error + weight * (member.error + 3))  # of its next event
         member.is_active = member.is_added = True
 
     def _withdraw(self, member: Member) -> None:
         """Its part is not to be in the sums any more."""
         if not member.is_added:
             return
-        sums, flow = self._sums, member.flow
-        if flow is None:
-            for r, amount in member.rising:
-                sums[r] -= amount
-        else:
-            scale = flow.scale
-            for r, amount in flow.asked.items():
+        sums = self._sums
+        if isinstance(member, FlowMember):
+            scale = member.scale
+            for r, amount in zip(member.resources, member.amounts, strict=True):
                 sums[r] -= amount * scale
+        else:
+            sums[:] = map(sub, sums, member.rising)
         member.is_added = False
 
-    def _speed_up(self) -> int:
-        """Find out u as shares. Returns the largest."""
-        more = SCALE_BITS - PRECISION_BITS
-        self._speeds = [
-            (amount >> more) // size if size else 0 for amount, size in zip(self._sums, self.sizes, strict=True)
-        ]
-        return max(self._speeds)
+    def _speed_up(self, changed: Sequence[int] | None = None) -> int:
+        """Find out u as shares, of all resources or of those that have changed. Returns the largest."""
+        speeds: list[int]
+        if changed is None:
+            speeds = list(map(floordiv, self._sums, self.counted.units))
+        else:
+            speeds = self._speeds[:]
+            for r in changed:
+                speeds[r] = self._sums[r] // self.counted.units[r]
+        self._speeds = speeds
+        return max(speeds)
 
-    def _settle(self) -> None:
-        """After any change: who rises now, and what is next."""
+    def _settle(self, changed: Sequence[int] | None = None) -> None:
+        """After any change: who rises now, and what is next. `changed`: only of these u has."""
         if not self.members:
             if self.weightless:
                 members, self.weightless = self.weightless, {}
@@ -166,11 +186,11 @@ class Rise:
                 self._start(members)
             else:
                 at = self._x, self._x_error
-                nothing = [0] * len(self.sizes)
-                self.moments.append(Moment(*at, *at, self._rate, nothing, self._used, self._reach(0), False))
+                nothing = [0] * len(self._sums)
+                self.moments.append(Moment(*at, *at, self._rate, nothing, self._used, self._reach(0), False, 0))
             return
         heap = self._heap
-        rate = self._speed_up()
+        rate = self._speed_up(changed)
         if not rate:  # all wait: nothing moves until the level has reached the first
             self._level, number = heap[0]
             member = self.members[number]
@@ -185,17 +205,18 @@ class Rise:
     def _look_ahead(self) -> None:
         """What is the next event."""
         level, number = self._heap[0]
+        x, rate = self._x, self._rate
         rise = level - self._level
         self._drift += 2
-        clock = self._x + (rise * self._rate >> PRECISION_BITS)
+        clock = x + (rise * rate >> PRECISION_BITS)
         level_error = self._next_level_error = self.members[number].next_error()
         reach = self._reach(level)
-        error = reach + level_error * self._weights
+        error = reach + level_error * self.weights
         self._exhausted = -1
         if self.limits:
             clock, error = self._look_at_limits(rise, clock, error)
         used = dict(self._used) if self.base else self._used
-        self.moments.append(Moment(self._x, self._x_error, clock, error, self._rate, self._speeds, used, reach, True))
+        self.moments.append(Moment(x, self._x_error, clock, error, rate, self._speeds, used, reach, True, self.left))
 
     def _reach(self, level: int) -> int:
         """How wrong the clock and what is used may be, as functions of the level."""
@@ -209,8 +230,7 @@ class Rise:
         if speeds[lead] != rate:
             self.lead = SEVERAL
             return
-        least = rate - 2 * self.slack
-        if sum([speed >= least for speed in speeds]) > 1:
+        if len(speeds) > 1 and sorted(speeds)[-2] >= rate - 2 * self.slack:
             self.lead = SEVERAL
 
     def _look_at_limits(self, rise: int, next_clock: int, next_error: int) -> tuple[int, int]:

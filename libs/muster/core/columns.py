@@ -7,8 +7,7 @@ otherwise: the same operations work on both, only slower. There are no floats.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import chain, pairwise
+from collections.abc import Iterator, Sequence
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -18,7 +17,8 @@ import numpy.typing as npt
 from muster.core.parts import LIMB_BITS, Parts
 
 if TYPE_CHECKING:
-    from muster.core.flows import Flow, Node, Tree
+    from muster.core.flow_tree import Tree
+    from muster.core.flows import Flow, Node
 
 LEVEL_BITS: Final = 32  # there are fewer levels than 2^this
 UNLABELLED: Final = -2
@@ -28,42 +28,63 @@ Numbers = npt.NDArray[Any]  # of int64 or of Python's integers
 Places = npt.NDArray[np.intp]
 
 
+Some = slice | Places  # the same places, a slice if that is possible because that is faster
+
+
 class Split(NamedTuple):
     """What is needed to give all queues of one depth what their parents have."""
 
     parents: Places  # the queues above that have children
+    among: Some  # the same
+    begin: Places  # where the children of each begin among the queues of this depth
     first: Places  # the first child of each
     last: Places  # the first that is no longer one
     start: int  # the queues of this depth
     stop: int
     above: Places  # the parent of each of them, as a place in `parents`
 
+    def sums(self, amounts: Numbers) -> Numbers:
+        """What the children of each have, along the last axis."""
+        found: Numbers = np.add.reduceat(amounts[..., self.start : self.stop], self.begin, axis=-1)
+        return found
+
+
+class Table(NamedTuple):
+    """What flows ask for: a row for each resource, a column for each flow."""
+
+    amounts: Numbers
+    is_small: bool  # whether the sums of 64 bits are enough
+    large: list[int]  # the resources of which some amount has more than one digit
+
 
 class Columns:
     """What stays the same as long as the queues and the number of their flows do; `ask` keeps up with the rest."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: Tree, written: Table) -> None:
         self.nodes: list[Node] = [tree.root]
         up, first = [0], []
-        for node in self.nodes:  # it grows while it is read
+        for number, node in enumerate(self.nodes):  # it grows while it is read
+            node.place = number
             first.append(len(self.nodes))
-            up += [len(first) - 1] * len(node.children)
-            self.nodes += node.children
+            children = node.children
+            if children:
+                up += [number] * len(children)
+                self.nodes += children
+        self.ids: list[str] = [node.id for node in self.nodes]
         self.up: Places = np.array(up, dtype=np.intp)  # the parent of each queue
         self.first: Places = np.array(first, dtype=np.intp)  # its first child
-        self.last: Places = self.first + np.array([len(node.children) for node in self.nodes], dtype=np.intp)
-        self.splits = [self._split(start, stop) for start, stop in _levels(self.nodes)]
-        self._place = {node.id: number for number, node in enumerate(self.nodes)}
-        self._begin = _begins(tree.nodes)
-        self.begin: Places = np.array([self._begin[node.id] for node in self.nodes], dtype=np.intp)  # its first flow
-        self.end: Places = self.begin + np.array([len(node.below) for node in self.nodes], dtype=np.intp)
+        self.last: Places = np.append(self.first[1:], len(up))
+        self.splits = [self._split(start, stop) for start, stop in _levels(first)]
+        self.begin: Places = np.array([node.begin for node in self.nodes], dtype=np.intp)  # its first flow
+        self.end: Places = np.array([node.end for node in self.nodes], dtype=np.intp)
+        leaves, flows = self.last == self.first, self.end - self.begin
+        single = np.flatnonzero(leaves & (flows == 1))
+        self._single, self._of_single = _some(single), _some(self.begin[single])
+        self._several: Places = np.flatnonzero(leaves & (flows > 1))
         self.flows: list[Flow] = list(tree.root.below)
-        self.is_small = _are_small(self.flows, len(tree.resources))
-        dtype = np.int64 if self.is_small else object
-        self.asked: Numbers = np.zeros((len(tree.resources), len(self.flows)), dtype=dtype)
-        self.large: list[int] = []  # the resources of which some amount has, or had, more than one digit
-        self._write(0, self.flows)
+        self.asked, self.is_small, self.large = written  # `large`: or had, see `Table`
         self.parts = Parts(self.flows)
+        self.amounts: tuple[Numbers, Numbers] | None = None  # what flows have, as `rounding` has found it
         for place, flow in enumerate(self.flows):
             flow.place = place
         # By resource and queue, see `label`: siblings with the same label have equal amounts of the resource whenever
@@ -73,48 +94,67 @@ class Columns:
     def total(self) -> None:
         """Tell the queues with others below them what these ask for."""
         above = np.flatnonzero(self.last > self.first)
-        demands = sums(self.asked, self.begin[above], self.end[above]).T.tolist()
+        demands = self.summed(self.asked)[:, above].T.tolist()
         for number, demand in zip(above.tolist(), demands, strict=True):
             self.nodes[number].demand = demand
 
+    def summed(self, parts: Numbers) -> Numbers:
+        """What flows have, along the last axis, for each queue: leaves from their flows, others from their children."""
+        found: Numbers = np.zeros((*parts.shape[:-1], len(self.nodes)), dtype=parts.dtype)
+        found[..., self._single] = parts[..., self._of_single]
+        several = self._several
+        if len(several):
+            running = np.zeros((*parts.shape[:-1], parts.shape[-1] + 1), dtype=parts.dtype)
+            np.cumsum(parts, axis=-1, out=running[..., 1:])
+            found[..., several] = running[..., self.end[several]] - running[..., self.begin[several]]
+        for split in reversed(self.splits):
+            found[..., split.among] = split.sums(found)
+        return found
+
     def ask(self, leaf: Node, total: Sequence[int]) -> bool:
         """A leaf asks for something else. Returns whether that can be written down here."""
-        place = self._place[leaf.id]
-        if self.end[place] - self.begin[place] != len(leaf.flows):
+        begin, end = leaf.begin, leaf.end
+        if end - begin != len(leaf.flows) or (self.is_small and max(total, default=0) >> AMOUNT_BITS):
             return False
-        if self.is_small and any(amount >= 1 << AMOUNT_BITS for amount in total):
-            return False
-        begin = self._begin[leaf.id]
-        self.flows[begin : begin + len(leaf.flows)] = leaf.flows
-        self.asked[:, begin : begin + len(leaf.flows)] = 0
-        self._write(begin, leaf.flows)
-        for place_of, flow in enumerate(leaf.flows, begin):
-            flow.place = place_of
+        self.flows[begin:end] = leaf.flows
+        self.asked[:, begin:end] = 0
+        for place, flow in enumerate(leaf.flows, begin):
+            flow.place = place
+            for r, amount in zip(flow.resources, flow.amounts, strict=True):
+                self.asked[r, place] = amount
+                if amount >> LIMB_BITS and r not in self.large:
+                    self.large = sorted([*self.large, r])
         self.parts.see(leaf.flows)
-        above = self.up[place]
+        above = self.up[leaf.place]
         self.labels[:, self.first[above] : self.last[above]] = UNLABELLED
         return True
 
-    def label(self, parent: int, r: int) -> None:
-        """The children of a queue: the same for those of one flow that add the same for each unit of the level."""
+    def label(self, parents: Places, row: Places) -> None:
+        """The children of queues: the same for those of one flow that add the same for each unit of the level."""
+        missing = self.labels[row, self.first[parents]] == UNLABELLED
+        for parent, r in zip(parents[missing].tolist(), row[missing].tolist(), strict=True):
+            self._label(parent, r)
+
+    def _label(self, parent: int, r: int) -> None:
         known: dict[tuple[int, int], int] = {}
         first, last = int(self.first[parent]), int(self.last[parent])
-        if self.labels[r, first] != UNLABELLED:
-            return
-        for number in range(first, last):
-            node = self.nodes[number]
-            self.labels[r, number] = UNEQUAL
+        children = self.nodes[first:last]
+        begin, labels = children[0].begin, []
+        asked = self.asked[r, begin : children[-1].end].tolist()
+        for number, node in enumerate(children, first):
+            label = UNEQUAL
             if len(node.flows) == 1:
-                flow = node.flows[0]
-                most, below = flow.main
-                amount = (node.weight or 1) * flow.asked.get(r, 0) * below
+                most, below = node.flows[0].main
+                amount = (node.weight or 1) * asked[node.begin - begin] * below
                 common = gcd(amount, most)
-                self.labels[r, number] = known.setdefault((amount // common, most // common), number)
+                label = known.setdefault((amount // common, most // common), number)
+            labels.append(label)
+        self.labels[r, first:last] = labels
 
     def same(self, row: Places, queues: Places) -> Numbers:
         """Numbers: siblings with the same have equal amounts of a resource. Below zero: nothing is known."""
-        labels, levels = self.labels[row, queues], self.parts.levels()
-        level = levels[np.minimum(self.begin[queues], len(levels) - 1)]
+        labels = self.labels[row, queues]
+        level = self.parts.levels(np.minimum(self.begin[queues], len(self.flows) - 1))
         found: Numbers = np.where((labels >= 0) & (level >= 0), labels << LEVEL_BITS | level, -1)
         return found
 
@@ -124,44 +164,37 @@ class Columns:
 
     def _split(self, start: int, stop: int) -> Split:
         parents, above = np.unique(self.up[start:stop], return_inverse=True)
-        return Split(parents, self.first[parents], self.last[parents], start, stop, above)
-
-    def _write(self, begin: int, flows: Sequence[Flow]) -> None:
-        rows = list(chain.from_iterable([flow.asked for flow in flows]))
-        if rows:
-            columns = np.repeat(np.arange(begin, begin + len(flows)), [len(flow.asked) for flow in flows])
-            self.asked[rows, columns] = list(chain.from_iterable([flow.asked.values() for flow in flows]))
-            large = [r for flow in flows for r, amount in flow.asked.items() if amount >> LIMB_BITS]
-            self.large = sorted({*self.large, *large})
+        first = self.first[parents]
+        return Split(parents, _some(parents), first - start, first, self.last[parents], start, stop, above)
 
 
-def sums(parts: Numbers, begin: Places, end: Places) -> Numbers:
-    """Along the last axis, of each stretch from a beginning to an end."""
-    running = np.zeros((*parts.shape[:-1], parts.shape[-1] + 1), dtype=parts.dtype)
-    np.cumsum(parts, axis=-1, out=running[..., 1:])
-    found: Numbers = running.take(end, axis=-1) - running.take(begin, axis=-1)
-    return found
+def table(rows: Sequence[int], values: Sequence[int], sizes: Sequence[int], resources: int) -> Table:
+    """What flows ask for, one after the other: resources, amounts, and how many of these each flow has."""
+    is_small = sum(values) >> AMOUNT_BITS == 0 or max(_totals(rows, values, resources)) >> AMOUNT_BITS == 0
+    amounts: Numbers = np.zeros((resources, len(sizes)), dtype=np.int64 if is_small else object)
+    columns = np.repeat(np.arange(len(sizes)), sizes)
+    amounts[rows, columns] = values
+    largest = amounts.max(axis=1, initial=0).tolist()
+    return Table(amounts, is_small, [r for r, amount in enumerate(largest) if amount >> LIMB_BITS])
 
 
-def _are_small(flows: Sequence[Flow], resources: int) -> bool:
-    """Whether the sums of 64 bits are enough: for a start, all amounts together."""
-    if sum(chain.from_iterable([flow.asked.values() for flow in flows])) < 1 << AMOUNT_BITS:
-        return True
-    return all(sum(flow.asked.get(r, 0) for flow in flows) < 1 << AMOUNT_BITS for r in range(resources))
+def _totals(rows: Sequence[int], values: Sequence[int], resources: int) -> list[int]:
+    totals = [0] * resources
+    for r, amount in zip(rows, values, strict=True):
+        totals[r] += amount
+    return totals
 
 
-def _levels(nodes: Sequence[Node]) -> list[tuple[int, int]]:
-    """Where the queues of each depth below the root begin and end."""
-    depths = [node.depth for node in nodes]
-    starts = [number for number in range(1, len(nodes)) if depths[number] != depths[number - 1]]
-    return list(pairwise([*starts, len(nodes)]))
+def _some(places: Places) -> Some:
+    """Places as a slice, if they are side by side."""
+    first, count = int(places[0]) if len(places) else 0, len(places)
+    return slice(first, first + count) if (places == np.arange(first, first + count)).all() else places
 
 
-def _begins(nodes: Sequence[Node]) -> dict[str, int]:
-    """The number of the first flow of each queue."""
-    begin, count = {}, 0
-    for node in nodes:
-        begin[node.id] = count
-        if not node.children:
-            count += len(node.flows)
-    return begin
+def _levels(first: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Where the queues of each depth below the root begin and end: those of the next one begin with its first child."""
+    start = 1
+    while start < len(first):
+        stop = first[start]
+        yield start, stop
+        start = stop

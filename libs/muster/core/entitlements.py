@@ -15,7 +15,7 @@ costs nothing. The results are the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
+from itertools import compress, repeat
 from operator import is_not
 from typing import Final
 
@@ -26,13 +26,15 @@ from muster.core.bounded_filling import Filling
 from muster.core.bounded_record import Filled
 from muster.core.columns import Columns, Numbers
 from muster.core.exact import ONE, ZERO, Exact
-from muster.core.flows import Flow, FlowDemand, Node, Tree
+from muster.core.flow_tree import Tree
+from muster.core.flows import Flow, FlowDemand, Node
 from muster.core.guarantees import Floors, fit, raise_to_floors, withheld
 from muster.core.model import Amounts, QueueSpec
 from muster.core.queues import QueueTree
 from muster.core.rounding import rounded
 
 Demand = Mapping[str, FlowDemand]  # by id of a leaf: totals for each set of requested resources
+FEW: Final = 100  # fewer results than this are written down one by one
 NO_DEMAND: Final[FlowDemand] = ()
 
 
@@ -45,9 +47,11 @@ class EntitlementEngine:
     """Computes entitlements again and again; what has not changed is not computed again."""
 
     def __init__(self) -> None:
+        self._queues: QueueTree | None = None
+        self._revision = 0  # of these
         self._specs: list[QueueSpec] = []
         self._capacity: Amounts = ()
-        self._demand: Demand = {}
+        self._demand: dict[str, FlowDemand] = {}
         self._tree: Tree | None = None
         self._filling: Filling | None = None
         self._floors: Floors = {}
@@ -57,10 +61,10 @@ class EntitlementEngine:
 
     def entitlements(self, queues: QueueTree, demand: Demand, capacity: Amounts) -> dict[str, Amounts]:
         """As the function; the result belongs to the engine and is not to be changed."""
-        specs = [queue.spec for queue in queues.by_id.values()]
-        if self._tree is None or specs != self._specs or capacity != self._capacity:
+        is_known = self._is_known(queues)
+        if self._tree is None or not is_known or capacity != self._capacity:
             self._tree = tree = Tree(queues, demand, capacity)
-            self._specs, self._capacity = specs, capacity
+            self._demand, self._capacity = dict(demand), capacity
             self._filling = Filling(tree.root, tree.capacity)
             self._floors = {}
             self._whole = None
@@ -71,20 +75,32 @@ class EntitlementEngine:
             changed = self._change(self._tree, self._filling, demand)
             if changed:
                 self._compute(self._tree, self._filling, [node for leaf in changed for node in leaf.path()])
-        self._demand = dict(demand)
         return self._result
+
+    def _is_known(self, queues: QueueTree) -> bool:
+        """Whether these are the queues of the last time."""
+        if queues is self._queues and queues.revision == self._revision:
+            return True
+        before = self._specs
+        self._specs = [queue.spec for queue in queues.by_id.values()]
+        self._queues, self._revision = queues, queues.revision
+        return before == self._specs
 
     def _change(self, tree: Tree, filling: Filling, demand: Demand) -> list[Node]:
         """Put changed demands into the tree. Returns the leaves of which entitlements can change by it."""
         matter: list[Node] = []
         known = self._demand
         asks = list(compress(demand, map(is_not, demand.values(), map(known.get, demand))))
-        if known.keys() != demand.keys():
+        if len(known) + sum([queue not in known for queue in asks]) > len(demand):
             asks += [queue for queue in known if queue not in demand]
         for queue in asks:
             node = tree.by_id.get(queue)
-            new = demand.get(queue, NO_DEMAND)
-            if node is None or node.children or new == known.get(queue, NO_DEMAND):
+            new, old = demand.get(queue, NO_DEMAND), known.get(queue, NO_DEMAND)
+            if queue in demand:
+                known[queue] = new
+            else:
+                del known[queue]
+            if node is None or node.children or new == old:
                 continue
             before = node.flows
             tree.change(node, new)
@@ -109,10 +125,9 @@ class EntitlementEngine:
             self._give_everything(tree, changed)
             return
         filled = self._filled(tree, filling, kept, scarce)
-        if tree.columns is None:
-            tree.columns = Columns(tree)
-        tree.columns.see(filling.touched)
-        self._publish(tree, tree.columns, rounded(tree, tree.columns, filled))
+        columns = tree.write()
+        columns.see(filling.touched)
+        self._publish(tree, columns, rounded(tree, columns, filled))
 
     def _filled(self, tree: Tree, filling: Filling, kept: Sequence[int], scarce: Sequence[int]) -> Filled:
         """Share out everything above the floors."""
@@ -141,19 +156,12 @@ class EntitlementEngine:
 
     def _publish(self, tree: Tree, columns: Columns, whole: Numbers) -> None:
         """Make the result of numbers; what is as before stays the same object."""
-        changed: list[int] = list(range(len(columns.nodes)))
+        nodes, rows, result = columns.ids[1:], whole[:, 1:], dict(self._result)  # without the root
         if self._whole is not None:
-            changed = np.flatnonzero((whole != self._whole).any(axis=0)).tolist()
+            changed = np.flatnonzero((rows != self._whole[:, 1:]).any(axis=0))
+            nodes, rows = [nodes[number] for number in changed.tolist()], rows[:, changed]
         self._whole = whole
-        rows = whole[:, changed].T
-        number, resource = np.nonzero(rows)
-        names = tree.resources
-        pairs = list(zip(map(names.__getitem__, resource.tolist()), rows[number, resource].tolist(), strict=True))
-        ends = np.searchsorted(number, np.arange(len(changed) + 1)).tolist()
-        nodes, result = columns.nodes, dict(self._result)
-        for place, which in enumerate(changed):
-            result[nodes[which].id] = tuple(pairs[ends[place] : ends[place + 1]])
-        result.pop("", None)
+        result.update(zip(nodes, _as_amounts(rows, tree.resources), strict=True))
         self._result = result
 
     def _give_everything(self, tree: Tree, changed: Iterable[Node]) -> None:
@@ -199,3 +207,21 @@ def _is_proportional(a: Flow, b: Flow) -> bool:
 def _is_less(share: Exact, *numbers: Exact) -> bool:
     """Surely less than each, by the bounds alone."""
     return all(share.middle + share.error < number.middle - number.error for number in numbers)
+
+
+def _as_amounts(whole: Numbers, names: Sequence[str]) -> list[Amounts]:
+    """Of each queue, without zeros. Queues that have something of the same resources are done together."""
+    if whole.shape[1] <= FEW:
+        columns = whole.T.tolist()
+        return [tuple([pair for pair in zip(names, column, strict=True) if pair[1]]) for column in columns]
+    found: list[Amounts] = [()] * whole.shape[1]
+    has = np.packbits(whole != 0, axis=0)
+    order = np.lexsort(has)
+    ranked = has[:, order]
+    begins = np.flatnonzero((ranked[:, 1:] != ranked[:, :-1]).any(axis=0)) + 1
+    for places in np.split(order, begins):
+        rows = [r for r, amount in enumerate(whole[:, places[0]].tolist()) if amount] if len(places) else []
+        pairs = [zip(repeat(names[r]), whole[r, places].tolist(), strict=False) for r in rows]
+        for place, amounts in zip(places.tolist(), zip(*pairs, strict=True), strict=False):
+            found[place] = amounts
+    return found

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from muster.core.bounded_filling import fill, stop
 from muster.core.exact import ONE, ZERO, Exact
 from muster.core.filling import Limits, Used, total
-from muster.core.flows import Flow, Node, Tree
+from muster.core.flow_tree import Tree
+from muster.core.flows import Flow, Node
 
 Floors = dict[str, list[Exact]]  # by id of a queue with a guarantee: the shares of the flows below it
 

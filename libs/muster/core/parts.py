@@ -4,7 +4,8 @@
 
 Most flows are stopped at a level that they have in common with their siblings. Their part is the level times a scale
 that stays the same as long as they do. Both are cut to DIGITS, at places that differ from flow to flow, and multiplied;
-what that takes away is less than 2^CLOSE_BITS by far. Other flows are done one by one.
+what that takes away is less than 2^CLOSE_BITS by far. Other flows are done one by one. As long as no level has moved,
+only those that were seen to change are done again.
 """
 
 from __future__ import annotations
@@ -31,8 +32,11 @@ PART: Final = 1 << PART_BITS  # the whole demand
 CLOSE_BITS: Final = 20  # a part that is wrong by less than 2^this is good enough
 WORD_BITS: Final = 64
 WORDS: Final = 12  # of a level
-LEVELS_MORE: Final = 256
+FEW: Final = 40  # so many flows are done one by one, because that is faster
+LEVELS_MORE: Final = 64
+UP_BITS: Final = SCALE_BITS - PART_BITS  # level times scale is the part, so many bits up, and those of the level
 SHIFT_BITS: Final = 256  # a level is moved up so far that each place in it that is looked at is there
+ROOM_BITS: Final = WORDS * WORD_BITS - SHIFT_BITS  # a level has fewer
 
 EXACTLY, CLOSELY, NOT_KNOWN = range(3)  # how a part is known
 
@@ -54,59 +58,129 @@ class Parts:
         self._scales: Numbers = np.zeros((DIGITS, size), dtype=np.int64)  # cut to DIGITS
         self._bits: Numbers = np.zeros(size, dtype=np.int64)  # how many the scale has
         self._weighed: list[int] = [0] * size  # the scales that has been done for
+        # Where the digits of the level begin, for each digit: the word, and the bits below and above in it.
+        self._word: Numbers = np.zeros((DIGITS, size), dtype=np.intp)
+        self._below: Numbers = np.zeros((DIGITS, size), dtype=np.uint64)
+        self._above: Numbers = np.zeros((DIGITS, size), dtype=np.uint64)
+        self._misfits: Numbers = np.zeros(size, dtype=np.bool_)  # of which some digit is not among these words
+        self._late: dict[int, None] = {}  # those of which `_find` does not know that yet
+        self._in_use = 0  # how many levels were in use when last counted
+        self._bounds: list[tuple[int, int]] = []  # of the levels, when digits were found
+        self._digits: Numbers = np.zeros((DIGITS, size), dtype=np.int64)  # what was found
+        self._known: Numbers = np.zeros(size, dtype=np.int64)
+        self.changed: Numbers | None = None  # the flows of which that is something else than before; None: maybe of all
 
     def see(self, flows: Iterable[Flow]) -> None:
         """They may have come somewhere else, or they are new."""
         self._seen |= dict.fromkeys([flow.place for flow in flows])
 
-    def levels(self) -> Numbers:
-        """The number of the level at which each flow was stopped, when `digits` were asked for; below zero: none."""
-        return np.where(self._stopped, self._which, -1)
+    def levels(self, places: Numbers) -> Numbers:
+        """The number of the level at which flows were stopped, when `digits` were asked for; below zero: none."""
+        return np.where(self._stopped.take(places), self._which.take(places), -1)
 
     def digits(self) -> tuple[Numbers, Numbers]:
         """The parts, rounded down, the least digit first; for each EXACTLY, CLOSELY or NOT_KNOWN. Not to be changed."""
-        if len(self._levels) > len(self._flows) + LEVELS_MORE:  # most of these are not in use any more
+        if len(self._levels) > 2 * self._in_use + LEVELS_MORE:  # most of these are not in use any more
             self._levels = []
             self.see(self._flows)
-        if self._seen:
-            self._look(list(self._seen))
-            self._seen = {}
+        seen, self._seen = list(self._seen), {}
+        if seen:
+            self._look(seen)
+        before = self._bounds
+        self._bounds = [(level.middle, level.error) for level in self._levels]
+        if len(seen) <= FEW and before and self._bounds[: len(before)] == before:  # no level has moved
+            self.changed = np.array(seen, dtype=np.intp)
+            if seen:
+                self._write(seen)
+        else:
+            self.changed = None
+            self._work()
+        return self._digits, self._known
+
+    def _write(self, places: list[int]) -> None:
+        """The digits of a few flows."""
+        parts, self._known[places] = parts_of([self._flows[place] for place in places])
+        self._digits[:, places] = digits_of(parts)
+
+    def _work(self) -> None:
+        """The digits of all."""
+        late, self._late = list(self._late), {}
+        if late:
+            self._find(late)
         if not self._levels:
-            return self._fixed, self._how
-        scaled = exact.PRECISION_BITS + SCALE_BITS - PART_BITS  # level times scale is the part, so many bits up
-        start = scaled + 1 + SHIFT_BITS - self._bits  # where the digits of the level begin
-        if not _fit(start, self._levels):
-            parts, how = parts_of(self._flows)
-            return digits_of(parts), how
-        digits = _multiplied(_cut(self._levels, self._which, start), self._scales)
-        errors = np.array([level.error.bit_length() for level in self._levels])
-        close = errors[self._which] + self._bits < scaled + CLOSE_BITS - 2
-        how = np.where(close, CLOSELY, NOT_KNOWN)
-        return np.where(self._stopped, digits, self._fixed), np.where(self._stopped, how, self._how)
+            self._digits, self._known = self._fixed.copy(), self._how.copy()
+            return
+        if self._misfits.any() or max(self._bounds)[0] >> ROOM_BITS:
+            parts, self._known = parts_of(self._flows)
+            self._digits = digits_of(parts)
+            return
+        levels = self._cut([max(middle - error, 0) for middle, error in self._bounds])
+        errors = np.array([error.bit_length() for _, error in self._bounds])
+        close = errors.take(self._which) + self._bits < UP_BITS + exact.PRECISION_BITS + CLOSE_BITS - 2
+        self._digits = np.where(self._stopped, _multiplied(levels, self._scales), self._fixed)
+        self._known = np.where(self._stopped, np.where(close, CLOSELY, NOT_KNOWN), self._how)
+
+    def _cut(self, lows: Sequence[int]) -> Numbers:
+        """DIGITS of the level of each flow, from a place of its own. The last one may be LIMB + 1."""
+        size = WORDS * WORD_BITS // 8
+        moved = b"".join([(low << SHIFT_BITS).to_bytes(size, "little") for low in lows])
+        words = np.frombuffer(moved, dtype="<u8").astype(np.uint64, copy=False)
+        word = self._which * WORDS + self._word
+        found = words[1:].take(word)
+        found <<= np.uint64(1)
+        found <<= self._above
+        found |= words.take(word) >> self._below
+        found[:-1] &= np.uint64(LIMB)
+        found[-1] &= np.uint64(2 * LIMB + 1)
+        return found.view(np.int64)
 
     def _look(self, seen: list[int]) -> None:
         flows = [self._flows[number] for number in seen]
-        for flow in flows:
-            level = flow.level
+        at = [flow.level for flow in flows]
+        for level in dict.fromkeys(at):
             if level is not None and not (0 <= level.place < len(self._levels) and self._levels[level.place] is level):
                 level.place = len(self._levels)
                 self._levels.append(level)
-        self._stopped[seen] = [flow.level is not None for flow in flows]
-        self._which[seen] = [flow.level.place if flow.level is not None else 0 for flow in flows]
-        self._weigh([number for number in seen if self._flows[number].scale is not self._weighed[number]])
-        others = [number for number in seen if self._flows[number].level is None]
+        which = np.array([-1 if level is None else level.place for level in at], dtype=np.intp)
+        self._stopped[seen] = which >= 0
+        self._which[seen] = np.maximum(which, 0)
+        self._late |= dict.fromkeys(seen)
+        if len(seen) == len(self._flows):
+            self._in_use = len(self._levels)
+
+    def _find(self, late: list[int]) -> None:
+        """What it takes to work on all flows at once: the parts of those that were not stopped at levels; of others the
+        scales, and where the digits of levels begin."""
+        self._weigh(
+            [flow for flow in map(self._flows.__getitem__, late) if flow.scale is not self._weighed[flow.place]]
+        )
+        seen = np.array(late, dtype=np.intp)
+        others = seen[~self._stopped[seen]].tolist()
         if others:
             parts, how = parts_of([self._flows[number] for number in others])
             self._fixed[:, others], self._how[others] = digits_of(parts), how
+        start = UP_BITS + exact.PRECISION_BITS + 1 + SHIFT_BITS - self._bits[seen]
+        fits = (start >= 0) & (start <= WORDS * WORD_BITS - (DIGITS + 3) * LIMB_BITS)
+        self._misfits[seen] = self._stopped[seen] & ~fits
+        places = np.where(fits, start, 0) + LIMB_BITS * np.arange(DIGITS)[:, None]
+        below = places & (WORD_BITS - 1)
+        self._word[:, seen] = places >> 6
+        self._below[:, seen] = below
+        self._above[:, seen] = WORD_BITS - 1 - below
 
-    def _weigh(self, changed: list[int]) -> None:
-        scales = [self._flows[number].scale for number in changed]
-        if scales:
-            bits = self._bits[changed] = [scale.bit_length() for scale in scales]
+    def _weigh(self, flows: Sequence[Flow]) -> None:
+        if not flows:
+            return
+        places, scales = [flow.place for flow in flows], [flow.scale for flow in flows]
+        bits = list(map(int.bit_length, scales))
+        self._bits[places] = bits
+        if min(bits) < PART_BITS:
             cut = [scale << PART_BITS >> many for scale, many in zip(scales, bits, strict=True)]
-            self._scales[:, changed] = digits_of(cut)
-            for number, scale in zip(changed, scales, strict=True):
-                self._weighed[number] = scale
+        else:
+            cut = [scale >> many - PART_BITS for scale, many in zip(scales, bits, strict=True)]
+        self._scales[:, places] = digits_of(cut)
+        for place, scale in zip(places, scales, strict=True):
+            self._weighed[place] = scale
 
 
 def parts_of(flows: Sequence[Flow]) -> tuple[list[int], Numbers]:
@@ -125,33 +199,17 @@ def digits_of(parts: Sequence[int]) -> Numbers:
 
 
 def _part(flow: Flow) -> tuple[int, int]:
-    share = flow.share
-    if share is ZERO or share is flow.full:
-        return (PART if share is flow.full else 0), EXACTLY
+    if flow.level is not None:  # as `Level.raised` does it
+        middle, error = flow.weight * flow.level.middle, flow.weight * flow.level.error + 1
+    else:
+        share = flow.share
+        if share is ZERO or share is flow.full:
+            return (PART if share is flow.full else 0), EXACTLY
+        middle, error = share.middle, share.error
     most, below = flow.main
     unit = most << exact.PRECISION_BITS
-    low, wide = (share.middle - share.error) * below << PART_BITS, share.error * below << PART_BITS + 1
+    low, wide = (middle - error) * below << PART_BITS, error * below << PART_BITS + 1
     return min(max(low // unit, 0), PART), CLOSELY if wide < unit << CLOSE_BITS else NOT_KNOWN
-
-
-def _fit(start: Numbers, levels: Iterable[Level]) -> bool:
-    """Whether all digits that are looked at are among the words of a level."""
-    last = WORDS * WORD_BITS - (DIGITS + 3) * LIMB_BITS
-    room = WORDS * WORD_BITS - SHIFT_BITS
-    return int(start.min()) >= 0 and int(start.max()) <= last and all(x.low.bit_length() <= room for x in levels)
-
-
-def _cut(levels: Sequence[Level], which: Numbers, start: Numbers) -> Numbers:
-    """DIGITS of the level of each flow, from a place of its own. The last one may be LIMB + 1."""
-    size = WORDS * WORD_BITS // 8
-    moved = b"".join([(level.low << SHIFT_BITS).to_bytes(size, "little") for level in levels])
-    words = np.frombuffer(moved, dtype="<u8").astype(np.uint64)
-    places = start + LIMB_BITS * np.arange(DIGITS)[:, None]
-    word, bit = which * WORDS + (places >> 6), (places & (WORD_BITS - 1)).astype(np.uint64)
-    found = words.take(word) >> bit | words.take(word + 1) << np.uint64(1) << np.uint64(WORD_BITS - 1) - bit
-    found[:-1] &= np.uint64(LIMB)
-    digits: Numbers = (found & np.uint64(2 * LIMB + 1)).astype(np.int64)
-    return digits
 
 
 def _multiplied(levels: Numbers, scales: Numbers) -> Numbers:

@@ -20,10 +20,11 @@ from typing import Final
 import numpy as np
 
 from muster.core.bounded_record import Filled, Level
-from muster.core.columns import AMOUNT_BITS, Columns, Numbers, Places, sums
+from muster.core.columns import AMOUNT_BITS, Columns, Numbers, Places
 from muster.core.exact import ZERO, Exact, order
 from muster.core.filling import total
-from muster.core.flows import Flow, Node, Tree
+from muster.core.flow_tree import Tree
+from muster.core.flows import Flow, Node
 from muster.core.parts import CLOSELY, LIMB, LIMB_BITS, NOT_KNOWN, PART_BITS, parts_of
 
 FRACTION_BITS: Final = 40  # of an amount
@@ -74,10 +75,9 @@ class _Rounding:
         self._columns = columns
         self._filled = filled
         whole, rest, error = _amounts(columns)
-        begin, end = columns.begin, columns.end
-        self.whole = sums(whole, begin, end)
-        self._rest = sums(rest, begin, end)  # of the amount of each queue, below the whole part
-        self._error = sums(error, begin, end)  # how many units that may be too little
+        self.whole = columns.summed(whole)
+        self._rest = columns.summed(rest)  # of the amount of each queue, below the whole part
+        self._error = columns.summed(error)  # how many units that may be too little
         self._error[self._error >= CLEAR] = NOTHING_KNOWN
         self.whole += self._rest >> FRACTION_BITS
         self._rest &= ONE_UNIT - 1
@@ -85,7 +85,8 @@ class _Rounding:
 
     def _settle(self) -> None:
         """Find out the whole parts that are not clear."""
-        for r, number in np.argwhere(self._rest + self._error >= ONE_UNIT).tolist():
+        row, numbers = np.nonzero(self._rest + self._error >= ONE_UNIT)
+        for r, number in zip(row.tolist(), numbers.tolist(), strict=True):
             node = self._columns.nodes[number]
             if node.demand[r]:
                 ratio = _ratio(node, r)
@@ -98,17 +99,18 @@ class _Rounding:
         columns, whole, error = self._columns, self.whole, self._error
         keys = (columns.up << KEY_BITS) + 2 * ONE_UNIT - self._rest  # by parent, then the largest remainder first
         keys[:, 0] = -1  # the root is nobody's child
-        ranked = np.sort(keys, axis=1)
+        ranked = keys.copy()
+        ranked.sort(axis=1)
         rows, queues = keys.shape
         row = queues * np.arange(rows)[:, None]
-        parts = sums(whole, columns.first, columns.last)  # what the children have before anybody gets one more
-        for parents, first, last, start, stop, above in columns.splits:
-            count = whole[:, parents] - parts[:, parents]
+        for split in columns.splits:
+            parents, among, _, first, last, start, stop, above = split
+            count = whole[:, among] - split.sums(whole)  # how many of the children get one more
             edge = np.where(count > 0, first + count - 1, 0).astype(np.intp)
             worst = ranked.take(edge + row)  # of those that get one more; -1 where nobody does
             gets = keys[:, start:stop] <= worst.take(above, axis=1)
             beyond = ranked.take(np.minimum(edge + 1, queues - 1) + row)
-            close = (beyond - worst <= error[parents]) & (edge > 0) & (edge + 1 < last)
+            close = (beyond - worst <= error[among]) & (edge > 0) & (edge + 1 < last)
             row_of, which = np.nonzero(close)
             if len(which):
                 ties = _Ties(columns, row_of, parents[which], count[close], _rest_of(worst[close], parents[which]))
@@ -125,8 +127,7 @@ class _Rounding:
         place -= (place[ties.begin] - is_open[ties.begin])[ties.entry]
         gets[row, ties.child - start] = is_more | is_open & (place <= left[ties.entry])
         several = ties.sums(is_open) > left
-        for parent, r in zip(ties.parents[several].tolist(), ties.row[several].tolist(), strict=True):
-            columns.label(parent, r)
+        columns.label(ties.parents[several], ties.row[several])
         several &= ~ties.are_equal(columns.same(row, ties.child), is_open)
         for number in np.flatnonzero(several).tolist():
             parent, r = int(ties.parents[number]), int(ties.row[number])
@@ -177,7 +178,7 @@ def _proportion(flows: Sequence[Flow], first: int, second: int) -> tuple[int, in
     """How much all flows ask for of the second resource, for so much of the first one, if that is the same for all."""
     if first == second:
         return 1, 1
-    ones, others = flows[0].asked.get(first, 0), flows[0].asked.get(second, 0)
+    ones, others = next(((x.asked[first], x.asked.get(second, 0)) for x in flows if x.needs >> first & 1), (0, 0))
     if not ones or any(flow.asked.get(first, 0) * others != flow.asked.get(second, 0) * ones for flow in flows):
         return None
     return others, ones
@@ -208,8 +209,18 @@ def _exact_share(flow: Flow, r: int) -> Exact:
 def _amounts(columns: Columns) -> tuple[Numbers, Numbers, Numbers]:
     """What each flow has: whole parts, the rest, and how many units that may be too little."""
     if columns.is_small:
+        before, columns.amounts = columns.amounts, None
         digits, how = columns.parts.digits()
-        whole, rest = multiplied(columns, digits)
+        changed = columns.parts.changed
+        if before is None or changed is None:
+            columns.amounts = multiplied(columns.asked, columns.large, digits)
+        else:
+            columns.amounts = before
+            for all_of, some in zip(
+                before, multiplied(columns.asked[:, changed], columns.large, digits[:, changed]), strict=True
+            ):
+                all_of[:, changed] = some
+        whole, rest = columns.amounts
     else:
         parts, how = parts_of(columns.flows)
         amounts = columns.asked * np.array(parts, dtype=object)
@@ -219,13 +230,12 @@ def _amounts(columns: Columns) -> tuple[Numbers, Numbers, Numbers]:
     return whole, rest, MAY_MISS.take(how)
 
 
-def multiplied(columns: Columns, digits: Numbers) -> tuple[Numbers, Numbers]:
+def multiplied(asked: Numbers, large: Sequence[int], digits: Numbers) -> tuple[Numbers, Numbers]:
     """Amounts below 2^AMOUNT_BITS times parts of PART: whole, and units rounded down by at most CLOSE.
 
     A digit has LIMB_BITS; of no sum here there are more than two products of digits and a carry, which is below 2^63.
     Arrays are used again where they can be: to get new ones costs more than to multiply.
     """
-    asked, large = columns.asked, columns.large
     fourth, third, second, first = digits
     tail = asked * third
     tail >>= LIMB_BITS

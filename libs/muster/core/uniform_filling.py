@@ -16,7 +16,8 @@ from typing import NamedTuple
 from muster.core.bounded_record import Filled
 from muster.core.exact import ZERO, Exact
 from muster.core.filling import Limits
-from muster.core.flows import Flow, Node, Tree
+from muster.core.flow_tree import Tree
+from muster.core.flows import Flow, Node
 
 Amount = Fraction | int  # an integer as long as it is one
 

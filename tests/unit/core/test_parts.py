@@ -1,7 +1,6 @@
 """Parts of demands as digits, and amounts times parts: the same as Python's integers say."""
 
 from fractions import Fraction
-from types import SimpleNamespace
 
 import numpy as np
 from hypothesis import example, given
@@ -9,8 +8,8 @@ from hypothesis import strategies as st
 
 from muster.core.bounded_record import Level
 from muster.core.exact import PRECISION_BITS, Exact
-from muster.core.flows import Flow
-from muster.core.parts import CLOSE_BITS, CLOSELY, EXACTLY, PART, PART_BITS, Parts, digits_of
+from muster.core.flows import flow_of, kind_of
+from muster.core.parts import CLOSE_BITS, CLOSELY, EXACTLY, FEW, PART, PART_BITS, Parts, digits_of
 from muster.core.rounding import CLOSE, FRACTION_BITS, multiplied
 
 parts_st = st.one_of(st.integers(0, PART), st.sampled_from([0, 1, PART - 1, PART]))
@@ -31,8 +30,8 @@ def test_digits_are_those_of_the_number(parts):
 @given(st.lists(st.lists(amounts_st, min_size=1, max_size=1), min_size=1, max_size=4), parts_st)
 def test_amounts_times_parts(rows, part):
     asked = np.array(rows, dtype=np.int64)
-    columns = SimpleNamespace(asked=asked, large=[r for r, (amount,) in enumerate(rows) if amount >> 31])
-    whole, rest = multiplied(columns, digits_of([part]))
+    large = [r for r, (amount,) in enumerate(rows) if amount >> 31]
+    whole, rest = multiplied(asked, large, digits_of([part]))
     for r, (amount,) in enumerate(rows):
         units = (int(whole[r, 0]) << FRACTION_BITS) + int(rest[r, 0])
         exact = Fraction(amount * part << FRACTION_BITS, PART)
@@ -46,7 +45,7 @@ class Stopped:
     """Flows that were stopped at levels."""
 
     def __init__(self, asked, capacity, weight, numerator, denominator):
-        self.flow = Flow({0: asked}, [capacity])
+        self.flow = flow_of((kind_of([0]), (asked,)), [capacity])
         self.flow.weigh(weight)
         # The level is a part of the one at which the flow has all it asks for.
         self.exact = Fraction(asked, capacity) * numerator / (denominator * weight)
@@ -90,7 +89,7 @@ def test_most_levels_are_known_closely():
 
 
 def test_flows_that_come_somewhere_else_are_looked_at():
-    flow = Flow({0: 10}, [100])
+    flow = flow_of((kind_of([0]), (10,)), [100])
     parts = Parts([flow])
     assert number(parts.digits()[0]) == [0]
     flow.share = flow.full
@@ -100,3 +99,40 @@ def test_flows_that_come_somewhere_else_are_looked_at():
     flow.share = Exact(1, 20)
     parts.see([flow])
     assert number(parts.digits()[0])[0] >> PART_BITS - 2 == 1  # a little less than a half
+
+
+def any_stopped(rng):
+    size = rng.choice([10, 1 << 30, 1 << 62])
+    return Stopped(
+        rng.randrange(1, size), rng.randrange(1, size), rng.randint(1, 1 << 20), rng.randint(1, 1000), 1 << 40
+    )
+
+
+@given(st.randoms(use_true_random=True))
+def test_a_few_that_change_among_many(rng):
+    """As long as no level moves, nothing but what was seen is looked at; when one does, that is everybody's."""
+    all_stopped, others = [[any_stopped(rng) for _ in range(count)] for count in (FEW + 5, 3)]
+    flows = [one.flow for one in all_stopped]
+    for place, flow in enumerate(flows):
+        flow.place = place
+    parts = Parts(flows)
+    parts.digits()
+    assert parts.changed is None
+    for place, other in enumerate(others):
+        flows[place], all_stopped[place], other.flow.place = other.flow, other, place
+    parts.see([other.flow for other in others])
+    check(parts, all_stopped)
+    assert parts.changed.tolist() == [0, 1, 2]
+    all_stopped[-1].part /= 2
+    all_stopped[-1].flow.level.move((all_stopped[-1].flow.level.middle >> 1, 1), None)
+    check(parts, all_stopped)
+    assert parts.changed is None
+
+
+def check(parts, all_stopped):
+    digits, how = parts.digits()
+    assert CLOSELY in how.tolist()
+    for one, found, known in zip(all_stopped, number(digits), how.tolist(), strict=True):
+        assert known != EXACTLY
+        if known == CLOSELY:
+            assert found <= one.part * PART < found + (1 << CLOSE_BITS)
