@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,8 @@ async def test_a_full_inbox(tmp_path: Path) -> None:
             processes.start("muster_fair_share", "fs-1", MUSTER_SNAPSHOT_EVERY_TRANSACTIONS="1")
 
             async def is_trimmed() -> bool:
-                await writer.write([PodsObserved("sim-a", facts().pods[:1])])
+                await writer.write([PodsObserved("sim-a", facts().pods[:1])])  # little, so that there is room for many
+                await asyncio.sleep(0.5)
                 return (await stream.info()).bytes <= SIZE // 2
 
             await until(is_trimmed)
