@@ -18,7 +18,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Final
 
-from muster.core.bounded_members import Counted, FlowMember, GroupMember, Member
+from muster.core.bounded_members import Counted, FlowMember, GroupMember, Member, Moment
 from muster.core.bounded_record import FINISHED, MET, Ending, Kept, Known, Level, Record, Story
 from muster.core.bounded_rise import SEVERAL, Rise
 from muster.core.exact import PRECISION_BITS, Exact
@@ -45,6 +45,7 @@ class Group(Rise):
         "doubt",
         "ended",
         "filled",
+        "joined",
         "kept",
         "kinds",
         "needs",
@@ -67,6 +68,7 @@ class Group(Rise):
         self._initial = (members, weightless)
         self._is_new = True
         self.sought = 0  # the moment somebody looked for
+        self.joined: dict[int, tuple[Moment, int, list[int]]] = {}  # by number of a moment: how it rose, at a weight
         self.counted = counted
         self._drift = 0
         self.kinds: Sequence[Flow] | None = None  # of a leaf that had nothing: another as alike has the same levels
@@ -157,7 +159,7 @@ class Group(Rise):
         twin.weightless = {number: member.copy() for number, member in self.weightless.items()}
         twin._used, twin._sums, twin._heap = dict(self._used), list(self._sums), list(self._heap)
         twin.story, twin.ended, twin.filled, twin.stops = [*self.story], [*self.ended], [*self.filled], [*self.stops]
-        twin.moments, twin._slopes = self.moments[-1:], None
+        twin.moments, twin._slopes, twin.joined = self.moments[-1:], None, {}
         return twin
 
     def step(self) -> None:

@@ -143,10 +143,15 @@ class Rise:
         member.is_active = member.is_added = True
 
     def _join_group(self, member: GroupMember) -> None:
-        now, weight = member.now, member.weight
-        part = (weight << 2 * PRECISION_BITS) // now.rate  # weight / M
-        parts = map(rshift, map(mul, now.speeds, repeat(part)), repeat(PRECISION_BITS))
-        member.rising = rising = list(map(mul, parts, self.counted.units))
+        now, weight, known = member.now, member.weight, member.group.joined.get(member.at)
+        if known and known[1] == weight and known[0].rate == now.rate and known[0].speeds == now.speeds:
+            rising = known[2]  # from another time: nothing that matters has changed below it since
+        else:
+            part = (weight << 2 * PRECISION_BITS) // now.rate  # weight / M
+            parts = map(rshift, map(mul, now.speeds, repeat(part)), repeat(PRECISION_BITS))
+            rising = list(map(mul, parts, self.counted.units))
+            member.group.joined[member.at] = now, weight, rising
+        member.rising = rising
         self._sums[:] = map(add, self._sums, rising)
         self._drift += 2 * (now.next_error + weight * (member.error + 3))  # of its next event
         member.is_active = member.is_added = True
