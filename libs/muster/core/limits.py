@@ -37,6 +37,7 @@ SUSPECTS_MAX: Final = 64  # nodes a job avoids; the oldest are given another cha
 PREEMPTIONS_MAX: Final = 5  # rule P4: after so many a job is preempted only by higher priority, if it says no other
 PREEMPTIONS_ALLOWED_MAX: Final = 1000  # rule P4: what a job may say at most
 PRIORITY_CLASSES_MAX: Final = 1000  # of a cell; snapshots have them all in one part
+ENTITLEMENT_LATE_MS: Final = 1000  # after its submission a job may not be counted in entitlements yet (rule P3)
 PREEMPTION_RETRY_FIRST_MS: Final = 1000  # before a preemption is asked for again; doubles
 PREEMPTION_RETRY_MAX_MS: Final = 60 * 1000
 PLAN_VICTIMS_MAX: Final = 512  # victims of one preemption plan (LOG-8)

@@ -14,7 +14,7 @@ what matters counts, not that nothing changed since (rule P6).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -28,8 +28,8 @@ from muster.core.members import Key, Member
 from muster.core.model import Amounts, GroupPlacement, JobState, Shrinks, TaskGroup
 from muster.core.order import class_key
 from muster.core.overlay import Overlay
-from muster.core.potential import ByPriority, add
-from muster.core.preemption_rules import Outlook, Taking, why_not
+from muster.core.potential import ByPriority, add, summed
+from muster.core.preemption_rules import Outlook, Taking, asked_for, why_not
 from muster.core.prospect import Prospect, prospect
 from muster.core.pruning import prune
 from muster.core.queues import Queue
@@ -40,6 +40,7 @@ from muster.core.victims import Ranking
 
 NO_VICTIMS: Final = "nobody who may be preempted would make enough room"
 ROOM_COMES: Final = "there is room for it once what is leaving is gone"
+ENTITLEMENT_COMES: Final = "what its queue is entitled to may not count it yet"
 
 
 class Plan(Struct, frozen=True):
@@ -65,10 +66,15 @@ def plan_preemption(state: CellState, job_id: str) -> Plan | None:
 
 
 class Planner:
-    """Answers requests one after the other, from one state. The state must not change meanwhile."""
+    """Answers requests one after the other, from one state. The state must not change meanwhile.
 
-    def __init__(self, state: CellState) -> None:
+    `late_ms`: so long after its submission a job may not be counted in what queues are entitled to. Until then nobody
+    of its own queue leaves for it, where it may turn out that another queue borrows what it needs (rule P3).
+    """
+
+    def __init__(self, state: CellState, late_ms: int = 0) -> None:
         self._state = state
+        self._late_ms = late_ms
         self._taken: dict[str, None] = dict.fromkeys(state.holds)  # who loses or holds something: no victims
         self._placed: dict[str, None] = {}
         self._changed: dict[str, ByPriority] = {}  # leaf -> committed usage, where plans made here change it
@@ -94,7 +100,7 @@ class Planner:
         if queue.spec.preemption == "NEVER" or not queue.starts_jobs:
             return Answer(None, "the queue does not preempt now")
         # Equal jobs that are no more important find no more than the first of them did.
-        alike = (class_key(queue, job, held=False), job.spec.priority)
+        alike = (class_key(queue, job, held=False), job.spec.priority, self._is_fresh(job))
         known = self._none.get(alike)
         if known is None:
             answer = self._search(job)
@@ -154,10 +160,22 @@ class Planner:
                 placement = tuple(group for group in placement if group.runs) if job.charged else placement
                 gains, replicas = job.gang.of_groups(placement), sum(layout.pods_placed(g) for g in placement)
                 reason = why_not(outlook, job, takings, gains, replicas) or ""
+                if not reason and self._is_early(job, takings):
+                    return Answer(None, ENTITLEMENT_COMES, job.submit_ms + self._late_ms)
                 if not reason:
                     self._commit(job, takings, placement, gains)
                     return Answer(_as_plan(takings, placement))
         return Answer(None, reason, ranking.again_at_ms, final=not anybody)
+
+    def _is_fresh(self, job: Job) -> bool:
+        return self._state.now_ms < job.submit_ms + self._late_ms
+
+    def _is_early(self, job: Job, takings: Sequence[Taking]) -> bool:
+        """Whether somebody of the job's own queue would leave although others may be found to borrow."""
+        if not self._is_fresh(job) or all(taking.victim.queue != job.queue for taking in takings):
+            return False
+        leaves = (queue for queue in self._state.queues.by_id.values() if not queue.children and queue.id != job.queue)
+        return any(beyond_guarantee(leaf, summed(self._usage_of(leaf.id)), asked_for(job)) for leaf in leaves)
 
     # --- what plans made here change ----------------------------------------------------------------------------------
 
@@ -197,6 +215,12 @@ class Planner:
                 made.leaves(taking.victim, taking.positions, whole=taking.whole)
             made.holds(holder, placement)
         return made
+
+
+def beyond_guarantee(queue: Queue, usage: Mapping[str, int], asked: Iterable[str]) -> bool:
+    """Whether the queue uses more of something asked for than it is guaranteed. What it is guaranteed nobody takes."""
+    guaranteed = dict(queue.spec.guaranteed)
+    return any(usage.get(resource, 0) > guaranteed.get(resource, 0) for resource in asked)
 
 
 def member_of(queue: Queue, key: Key) -> Member:

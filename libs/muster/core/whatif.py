@@ -2,7 +2,8 @@
 
 A job is put into the inbox of a thought: `decide` is pure, so asking it costs nobody anything and the answer is what
 the leader would commit next. If the job would not start, the answer is its explanation in a state that differs from
-this one by the job alone, and the plan a preemptor would make for it. A tree is compared with today's by the
+this one by the job alone, and the plan a preemptor would make for it. Entitlements follow demand (rule F1), so they are
+those that fair-share would publish with the job there. A tree is compared with today's by the
 entitlements both give for the demand and the capacity of now (rule F1), and by whom that makes reclaimable (rule P3).
 
 Called by readers on a follower, never by the leader. Work is bounded, so a question never holds up the follower.
@@ -10,6 +11,7 @@ Called by readers on a follower, never by the leader. Work is bounded, so a ques
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -26,13 +28,14 @@ from muster.core.errors import Code, Rejected
 from muster.core.explain import Explanation, explain_job
 from muster.core.jobs import Job
 from muster.core.lost_work import lost
-from muster.core.model import Amounts, GroupPlacement, JobSpec
+from muster.core.model import Amounts, GroupPlacement, InboxPosition, JobSpec
 from muster.core.preemption import Plan, Planner
 from muster.core.queue_changes import Difference, change_queues, differences
 from muster.core.queues import Queue, QueueTree
 from muster.core.state import CellState
 
 WORK_MAX: Final = 300  # work units of the decision that is asked for
+ACCEPTING_WORK: Final = 1  # enough for whether the job is accepted, with nothing started
 
 
 class PlacedOn(Struct, frozen=True):
@@ -77,21 +80,46 @@ class TreeForecast(Struct, frozen=True):
 # --- a job ----------------------------------------------------------------------------------------------------------
 
 
-def forecast_job(state: CellState, spec: JobSpec, now_ms: int) -> JobForecast:
-    """What the cell would do with the job. Raises Rejected as its submission would be."""
-    decision = decide(state, [(state.position, commands.SubmitJob(spec))], now_ms, WORK_MAX)
-    job: Job | None = None
-    for transition in decision.transitions:
-        if isinstance(transition, tr.CommandRefused) and transition.position == state.position:
-            raise Rejected(Code(transition.code), transition.field, transition.message, transition.rule)
-        if isinstance(transition, tr.JobQueued) and transition.spec.id == spec.id:
-            job = _queued(state, transition, now_ms)
+def forecast_job(state: CellState, spec: JobSpec, now_ms: int, engine: EntitlementEngine | None = None) -> JobForecast:
+    """What the cell would do with the job. Raises Rejected as its submission would be. `engine`: as `today` of
+    `forecast_queues`, and may be the same."""
+    item = (state.position, commands.SubmitJob(spec))
+    job = _accepted(state, item, now_ms)
+    counting = _counting(state, job, engine or EntitlementEngine())
+    for transition in decide(counting, [item], now_ms, WORK_MAX).transitions:
         if isinstance(transition, tr.JobPlaced) and transition.job == spec.id:
             where = tuple(_places(state, spec, transition.groups))
             return JobForecast(f"would start now {_on(where)}; displaces nothing", True, where, (), None)
-    if job is None:
-        raise Rejected(Code.ALREADY_EXISTS, "job", f"job {spec.id} was submitted already", "LOG-11")
-    return _waits(state, job)
+    return _waits(counting, job)
+
+
+def _accepted(state: CellState, item: tuple[InboxPosition, commands.SubmitJob], now_ms: int) -> Job:
+    """The job as it would be queued."""
+    position, command = item
+    for transition in decide(state, [item], now_ms, ACCEPTING_WORK).transitions:
+        if isinstance(transition, tr.CommandRefused) and transition.position == position:
+            raise Rejected(Code(transition.code), transition.field, transition.message, transition.rule)
+        if isinstance(transition, tr.JobQueued) and transition.spec.id == command.spec.id:
+            return _queued(state, transition, now_ms)
+    raise Rejected(Code.ALREADY_EXISTS, "job", f"job {command.spec.id} was submitted already", "LOG-11")
+
+
+def _counting(state: CellState, job: Job, engine: EntitlementEngine) -> CellState:
+    """The same state, to be read only, with what queues are entitled to when the job is there as well."""
+    flows = demand(state)
+    flows[job.queue] = _with_one_more(flows.get(job.queue, ()), job.wanted())
+    computed = engine.entitlements(state.queues, startable(state, state.queues, flows), state.nodes.capacity())
+    counting = copy.copy(state)
+    counting.entitled = {**state.entitled, **computed}
+    return counting
+
+
+def _with_one_more(flows: tuple[Amounts, ...], wanted: Amounts) -> tuple[Amounts, ...]:
+    """Flows keep jobs apart by the set of resources they ask for (rule F3)."""
+    names = [resource for resource, _ in wanted]
+    alike = [flow for flow in flows if [resource for resource, _ in flow] == names]
+    others = [flow for flow in flows if flow not in alike]
+    return tuple(sorted([*others, resources.total((*alike, wanted))], key=lambda flow: [name for name, _ in flow]))
 
 
 def _queued(state: CellState, transition: tr.JobQueued, now_ms: int) -> Job:

@@ -35,7 +35,7 @@ class Forecaster:
         request_id = f"what-if-{uuid.uuid4().hex}"  # never the id of a job that was submitted
         try:
             job = self._reader.to_core(spec, 0, Origin(self._cell.name, request_id, user))
-            return forecasts.job_to_proto(forecast_job(self._cell.state, job, self._now_ms()))
+            return forecasts.job_to_proto(forecast_job(self._cell.state, job, self._now_ms(), self._today))
         except Rejected as why:
             field = f"job.{why.field}" if why.field else "job"
             raise Rejected(why.code, field, why.message, why.rule) from None

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from muster.core import transitions as tr
 from muster.core.commands import PreemptionPlanned
+from muster.core.limits import ENTITLEMENT_LATE_MS
 from muster.core.model import InboxPosition
 from muster.core.preemption import Planner
 from muster.core.state import CellState
@@ -104,7 +105,7 @@ class Preemptor:
     def _answers(self) -> list[PreemptionPlanned]:
         """For the oldest requests, from one state."""
         state = self._follower.state
-        planner = Planner(state)
+        planner = Planner(state, ENTITLEMENT_LATE_MS)
         answers: list[PreemptionPlanned] = []
         for request, job in sorted((request, job) for job, request in self._open.items()):
             if len(answers) == ROUND_MAX:

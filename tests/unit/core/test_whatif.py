@@ -118,6 +118,21 @@ def test_a_stopped_queue_is_in_the_way_and_nobody_would_be_displaced(world):
     assert told.displaces == ()
 
 
+def test_entitlements_count_the_job_that_is_thought_of(world):
+    """Its queue has all it is entitled to as long as it wants no more; with this job it is entitled to more (rule F1)."""
+    world.nodes(4, cpu=1000)
+    world.queue("batch")
+    world.submit("mine", cpu=1000)
+    for n in range(3):
+        world.submit(f"b{n}", queue="batch", cpu=1000)
+    published = (("research", 1000), ("batch", 3000))
+    sent = tuple(c.Entitlement(world.state.queues.find(path).id, (("cpu", cpu),)) for path, cpu in published)
+    world.cell.send(c.EntitlementsComputed(world.state.ledger_seq, sent))
+    told = ask(world, "another", cpu=1000, priority=1)
+    assert [victim.queue for victim in told.displaces] == ["batch"]
+    assert "made room" in told.summary
+
+
 # --- queues ---------------------------------------------------------------------------------------------------------
 
 
