@@ -1,4 +1,4 @@
-"""Whom a job displaces when others borrow (P3), through the services in virtual time: entitlements come a moment late."""
+"""Whom a job displaces when others borrow (P3), through the services in virtual time: entitlements come a bit late."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ SOON_S = ENTITLEMENT_LATE_MS / 1000 / 2
 
 @told()
 async def test_own_jobs_stay_while_another_queue_borrows(cell: Scenario) -> None:
-    """A queue that uses all it is entitled to, as it wants no more, gets an urgent job. It is entitled to more from then
-    on, though nobody has said so yet; its own lower job must not leave in the meantime."""
+    """A queue that uses all it is entitled to, as it wants no more, gets an urgent job. It is entitled to more from
+    then on, though nobody has said so yet; its own lower job must not leave in the meantime."""
     cell.nodes(8, cpu=1000)
     await cell.queue("mine", guaranteed=amounts(cpu=4000), preemption="LOWER_PRIORITY")
     await cell.queue("other", guaranteed=amounts(cpu=4000))

@@ -119,7 +119,7 @@ def test_a_stopped_queue_is_in_the_way_and_nobody_would_be_displaced(world):
 
 
 def test_entitlements_count_the_job_that_is_thought_of(world):
-    """Its queue has all it is entitled to as long as it wants no more; with this job it is entitled to more (rule F1)."""
+    """Its queue has all it is entitled to as long as it wants no more; with this job to more (rule F1)."""
     world.nodes(4, cpu=1000)
     world.queue("batch")
     world.submit("mine", cpu=1000)
