@@ -206,12 +206,13 @@ def in_order(of: Callable[[int, int], int]) -> Callable[[CellState, int], str]:
 
 def forecast(says: str, job: Callable[[int], tuple[str, TaskGroup, int]]) -> Ask:
     """`says` is what the answer must be, for a figure of another answer means nothing."""
+    today = EntitlementEngine()  # as admission keeps one
 
     def ask(state: CellState, n: int) -> object:
         leaf, task, priority = job(n)
         wanted = spec(10_000_000 + n, leaf, (task,), priority)
         try:
-            told = forecast_job(state, wanted, state.now_ms)
+            told = forecast_job(state, wanted, state.now_ms, today)
         except Rejected as why:
             return expect(says, why.message, why)
         return expect(says, told.summary, forecasts.job_to_proto(told))
