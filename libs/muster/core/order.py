@@ -1,7 +1,7 @@
 """Pending jobs in classes, each class in order.
 
-All jobs of a class are in one queue, of one shape, avoid the same nodes, have the same hold (or none), share the same
-allowances and are protected or not (rule P4). So when the first of a class does not fit, none of them does, and the
+All jobs of a class are in one queue, of one shape, avoid the same nodes, and those are closed to them or come last, have
+the same hold (or none), share the same allowances and are protected or not (rule P4). So when the first of a class does not fit, none of them does, and the
 scheduling cycle skips the rest. A class that was found blocked stays *closed* until something is loosened somewhere
 (capacity, usage or a rule), or until a job comes in front of it. Cost follows what changed, not how many jobs wait.
 Placed elastic jobs that could grow are classes of their own: `growing`.
@@ -26,8 +26,8 @@ from muster.core.queues import Queue
 
 OrderKey = tuple[int, int, str]  # within a leaf queue, or a member of a fair one
 ClassKey = tuple[
-    str, GangShape, str, tuple[int, ...], str, str, bool
-]  # queue, shape, cluster, nodes avoided, job id if it has a hold, member, protected
+    str, GangShape, str, tuple[int, ...], str, str, bool, bool
+]  # queue, shape, cluster, nodes avoided, job id if it has a hold, member, protected, nodes avoided at any price
 
 
 def order_key(queue: Queue, job: Job) -> OrderKey:
@@ -35,12 +35,13 @@ def order_key(queue: Queue, job: Job) -> OrderKey:
     return (0 if queue.fifo else -job.spec.priority, job.submit_ms, job.spec.id)
 
 
-def class_key(queue: Queue, job: Job, *, held: bool) -> ClassKey:
-    """Which pending jobs fit or do not fit together with it."""
+def class_key(queue: Queue, job: Job, *, held: bool, now_ms: int) -> ClassKey:
+    """Which pending jobs fit or do not fit together with it. It changes when its suspects are open to it again."""
     spec = job.spec
     cluster = spec.cluster_selector[0][1] if spec.cluster_selector else ""
     member = member_of(spec) if queue.tracked else ""
-    return (job.queue, job.asks.shape, cluster, job.suspects, spec.id if held else "", member, protected(job))
+    holder, shuns = spec.id if held else "", job.suspects_until_ms > now_ms
+    return (job.queue, job.asks.shape, cluster, job.suspects, holder, member, protected(job), shuns)
 
 
 def member_of(spec: JobSpec) -> str:
@@ -60,7 +61,8 @@ def priority_of(key: OrderKey) -> int:
 
 MEMBER_PARTS: Final = "\0"  # no namespace has it
 TELL_APART: Final = (
-    "asks", "suspects", "preemptions", "spec.max_preemptions", "spec.cluster_selector", "spec.preemptible"
+    "asks", "suspects", "suspects_until_ms", "preemptions", "spec.max_preemptions", "spec.cluster_selector",
+    "spec.preemptible",
 )  # fmt: skip  # see `class_key`
 MEMBER: Final = ("spec.namespace", "spec.submitter")
 
@@ -162,10 +164,12 @@ class PendingIndex:
         if len(found) == 0:
             self._leave(key)
 
-    def reorder(self, leaf: Queue, waiting: Sequence[Job], held: Sequence[Job], jobs: Mapping[str, Job]) -> None:
+    def reorder(
+        self, leaf: Queue, waiting: Sequence[Job], held: Sequence[Job], *, jobs: Mapping[str, Job], now_ms: int
+    ) -> None:
         """The ordering of a leaf, or whether it keeps its members, has changed: its jobs, in the order in which they
         came, are sorted in again. `held`: those of them that have a hold."""
-        self._refill(leaf, sorted_anew(leaf, waiting, held, jobs))
+        self._refill(leaf, sorted_anew(leaf, waiting, held, jobs=jobs, now_ms=now_ms))
 
     def merge(self, leaf: Queue) -> None:
         """The leaf no longer keeps its members, and nothing else of the order of its jobs has changed."""
@@ -289,7 +293,7 @@ class PendingIndex:
 
 
 def sorted_anew(
-    leaf: Queue, waiting: Sequence[Job], held: Sequence[Job], jobs: Mapping[str, Job]
+    leaf: Queue, waiting: Sequence[Job], held: Sequence[Job], *, jobs: Mapping[str, Job], now_ms: int
 ) -> dict[ClassKey, list[OrderKey]]:
     """The pending jobs of a leaf as `class_key` and `order_key` have them one by one.
 
@@ -307,10 +311,10 @@ def sorted_anew(
     for job in held:
         order = order_key(leaf, job)
         alike[values(job)].remove(order)
-        found[class_key(leaf, job, held=True)].append(order)
+        found[class_key(leaf, job, held=True, now_ms=now_ms)].append(order)
     for keys in alike.values():
         if keys:
-            found[class_key(leaf, jobs[keys[0][2]], held=False)] += keys
+            found[class_key(leaf, jobs[keys[0][2]], held=False, now_ms=now_ms)] += keys
     for keys in found.values():
         keys.sort()
     return found
