@@ -1,5 +1,5 @@
-"""A node that refuses, or never starts, what is sent to it (rule L3): whoever failed there is ready for every other node
-at once, in the old order, and comes back to that one after ever longer pauses.
+"""A node that refuses, or never starts, what it gets (rule L3): whoever failed there is ready for every other node at
+once, in the old order, and comes back to that one after ever longer pauses.
 
 Told in virtual time through the production services, as in `scenario`.
 """

@@ -8,8 +8,8 @@ from muster.core.limits import BACKOFF_FIRST_MS, BACKOFF_MAX_MS, RETRY_FIRST_MS,
 from muster.core.model import Reason
 from muster.core.queues import Queue
 
-# So many suspects are the fault of their nodes. A try that ends with a start timeout costs ten minutes of a node, and an
-# image that cannot be had is as likely: it gets one.
+# So many suspects are the fault of their nodes. A try that ends with a start timeout costs ten minutes of a node, and
+# an image that cannot be had is as likely: it gets one.
 FEW: Final = {Reason.PLACEMENT_REJECTED: SUSPECTS_FEW, Reason.START_TIMEOUT: 1}
 
 

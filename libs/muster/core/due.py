@@ -30,9 +30,9 @@ def waits(state: CellState, job: Job) -> None:
 
 def avoids(state: CellState, job: Job) -> None:
     """The job has suspects and waits, or could grow, from now on: it is looked at when they are open to it again."""
-    if job.suspects_until_ms > max(state.now_ms, job.not_before_ms):
-        if job.state is QUEUED or job.gang.minimum_tasks is not None:
-            state.timers.add(job.suspects_until_ms, Due.SUSPECTS_AGAIN, job.spec.id, job.epoch)
+    later = job.suspects_until_ms > max(state.now_ms, job.not_before_ms)
+    if later and (job.state is QUEUED or job.gang.minimum_tasks is not None):
+        state.timers.add(job.suspects_until_ms, Due.SUSPECTS_AGAIN, job.spec.id, job.epoch)
 
 
 def wake(state: CellState) -> None:

@@ -194,7 +194,7 @@ def _queued(state: CellState, job: Job, now_ms: int) -> Explanation:
     limits(job, queue, room, blockers, unblocked)
     shares_of_others(job, queue, room, blockers, unblocked)
     shut = shunned(job, now_ms)
-    _places(state, job, draft.overlay, shut, blockers, unblocked)
+    _places(state, job, draft.overlay, blockers, unblocked, shut=shut)
     if shut:
         _suspects(state, job, shut, now_ms, blockers)
     never = draft.never_fits(job.gang, next(iter(cluster_mask(job) or ("",))))
@@ -250,7 +250,7 @@ def _suspects(state: CellState, job: Job, shut: Sequence[int], now_ms: int, bloc
 
 
 def _places(
-    state: CellState, job: Job, overlay: Overlay, shut: Sequence[int], blockers: list[Blocker], unblocked: list[str]
+    state: CellState, job: Job, overlay: Overlay, blockers: list[Blocker], unblocked: list[str], *, shut: Sequence[int]
 ) -> None:
     """What keeps the gang off the nodes, and whether it is only what is held for others (rule P5)."""
     tasks, mask = job.asks.minimum_tasks or job.asks.tasks, cluster_mask(job)

@@ -1,9 +1,10 @@
 """Pending jobs in classes, each class in order.
 
-All jobs of a class are in one queue, of one shape, avoid the same nodes, and those are closed to them or come last, have
-the same hold (or none), share the same allowances and are protected or not (rule P4). So when the first of a class does not fit, none of them does, and the
-scheduling cycle skips the rest. A class that was found blocked stays *closed* until something is loosened somewhere
-(capacity, usage or a rule), or until a job comes in front of it. Cost follows what changed, not how many jobs wait.
+All jobs of a class are in one queue, of one shape, avoid the same nodes (as closed to them or as the last resort), have
+the same hold (or none), share the same allowances and are protected or not (rule P4). So when the first of a class does
+not fit, none of them does, and the scheduling cycle skips the rest. A class that was found blocked stays *closed* until
+something is loosened somewhere (capacity, usage or a rule), or until a job comes in front of it. Cost follows what
+changed, not how many jobs wait.
 Placed elastic jobs that could grow are classes of their own: `growing`.
 
 Which classes are open is part of the state: it follows from the transitions (`CyclePaused` says what a cycle has found

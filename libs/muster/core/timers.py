@@ -1,9 +1,9 @@
 """What becomes due by itself.
 
 Delays that are the same for every job (start timeout, forgetting finished jobs and request ids) are queues: what came
-first is due first. Delays that differ (max_runtime, backoff, suspects, holds, repeated preemption requests) are one sorted list.
-Entries are never taken out early: an entry whose job has moved on is recognised by its epoch and skipped, and leaves
-when it reaches the front.
+first is due first. Delays that differ (max_runtime, backoff, suspects, holds, repeated preemption requests) are one
+sorted list. Entries are never taken out early: an entry whose job has moved on is recognised by its epoch and skipped,
+and leaves when it reaches the front.
 """
 
 from __future__ import annotations

@@ -222,7 +222,9 @@ def test_it_replays_to_its_own_bytes_and_goes_on_from_a_snapshot(world, work_lim
     parts = [codec.encode_snapshot_part(part) for part in snapshot.dump(world.state)]
     other = snapshot.load(map(codec.decode_snapshot_part, parts))
     assert other.timers.others == world.state.timers.others
-    kinds = [{key[3:]: found.keys[found.head :] for key, found in s.pending.classes.items()} for s in (other, world.state)]
+    kinds = [
+        {key[3:]: found.keys[found.head :] for key, found in s.pending.classes.items()} for s in (other, world.state)
+    ]
     assert kinds[0] == kinds[1]
     assert {key[-1] for key in kinds[0]} == {False, True}
     ledger = [(seq, codec.decode_transaction(data)) for seq, data in enumerate(world.cell.log, 1)]
