@@ -93,7 +93,7 @@ def _next_in(draft: Draft, found: PendingClass, index: int, number: int) -> Head
         job = changed.get(key[2]) or jobs.get(key[2])
         if job is None or job.state is not QUEUED or job.not_before_ms > draft.now_ms:
             index += 1
-        elif found.key[7] and job.suspects_until_ms <= draft.now_ms:
+        elif found.shuns and job.suspects_until_ms <= draft.now_ms:
             index += 1  # its suspects are open to it by now: it has left the class, and comes by itself (`_heads`)
         else:
             return Head(key, number, job, job.asks.minimum_map, (found, index))

@@ -193,7 +193,7 @@ class Draft:
         queue = self.tree.by_id[job.queue]
         if queue.tracked:
             self._counts_as(job, 1)
-        self.fresh.add(self.class_key(job), order_key(queue, job))
+        self.fresh.add(class_key(queue, job, held=spec.id in self.holds, now_ms=self.now_ms), order_key(queue, job))
 
     def requeued(self, job: Job) -> None:
         """The job waits again; if it has no backoff, the cycle of this transaction looks at it."""

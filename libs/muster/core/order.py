@@ -26,9 +26,10 @@ from muster.core.model import JobSpec
 from muster.core.queues import Queue
 
 OrderKey = tuple[int, int, str]  # within a leaf queue, or a member of a fair one
+Avoided = tuple[()] | tuple[bool, tuple[int, ...]]  # whether they are closed to the job, and nodes
 ClassKey = tuple[
-    str, GangShape, str, tuple[int, ...], str, str, bool, bool
-]  # queue, shape, cluster, nodes avoided, job id if it has a hold, member, protected, nodes avoided at any price
+    str, GangShape, str, Avoided, str, str, bool
+]  # queue, shape, cluster, nodes avoided, job id if it has a hold, member, protected
 
 
 def order_key(queue: Queue, job: Job) -> OrderKey:
@@ -41,8 +42,8 @@ def class_key(queue: Queue, job: Job, *, held: bool, now_ms: int) -> ClassKey:
     spec = job.spec
     cluster = spec.cluster_selector[0][1] if spec.cluster_selector else ""
     member = member_of(spec) if queue.tracked else ""
-    holder, shuns = spec.id if held else "", job.suspects_until_ms > now_ms
-    return (job.queue, job.asks.shape, cluster, job.suspects, holder, member, protected(job), shuns)
+    avoided = (job.suspects_until_ms > now_ms, job.suspects) if job.suspects else ()
+    return (job.queue, job.asks.shape, cluster, avoided, spec.id if held else "", member, protected(job))
 
 
 def member_of(spec: JobSpec) -> str:
@@ -82,10 +83,11 @@ def sorting_of(leaf: Queue) -> Sorting:
 class PendingClass:
     """The jobs of one class, ascending by order key. `head` skips the removed front."""
 
-    __slots__ = ("head", "key", "keys")
+    __slots__ = ("head", "key", "keys", "shuns")
 
     def __init__(self, key: ClassKey) -> None:
         self.key = key
+        self.shuns = key[3][:1] == (True,)  # whether the nodes that its jobs avoid are closed to them
         self.keys: list[OrderKey] = []
         self.head = 0
 
