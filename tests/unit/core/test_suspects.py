@@ -12,6 +12,7 @@ from muster.core.backoff import elsewhere_ms
 from muster.core.explain import explain
 from muster.core.limits import BACKOFF_MAX_MS, RETRY_FIRST_MS, START_TIMEOUT_MS, SUSPECTS_FEW, SUSPECTS_MAX
 from muster.core.model import Allowance, GroupPlacement, InboxPosition, JobState, PodChange, Reason
+from muster.core.preemption import NO_VICTIMS, ROOM_COMES, Planner
 from muster.core.replay import replay
 from muster.core.state import CellState
 from muster.sim.cell import items_from
@@ -192,6 +193,45 @@ def test_jobs_that_keep_off_the_same_node_are_of_one_class_until_their_time_come
     assert [len(found) for found in world.state.pending.classes.values()] == [2]
 
 
+def test_who_finds_no_other_place_leaves_its_suspect_to_others_in_the_same_pass(world):
+    world.nodes(1)
+    world.submit("a", cpu=4000)
+    often_refused(world)
+    world.submit("filler", cpu=4000)
+    for n in range(4):
+        world.submit(f"later-{n}", cpu=4000)
+    done = world.pods("filler", SUCCEEDED)
+    (placed,) = [t.job for t in done if isinstance(t, tr.JobPlaced)]
+    assert placed in [world.id(f"later-{n}") for n in range(4)]
+
+
+def test_a_time_that_comes_while_it_waits_for_another_reason_changes_nothing(world, around):
+    world.nodes(1)
+    world.submit("a", cpu=4000)
+    often_refused(world)
+    add(world, "other")
+    world.queue("research", preemption="LOWER_PRIORITY")
+    for name in ("filler", "preemptor"):
+        world.submit(name, cpu=4000, priority=5)
+        around.calm()
+    job = world.job("a")
+    assert job.suspects_until_ms < job.not_before_ms == world.cell.now_ms + 60_000
+    world.cell.wait(10_000)  # an answered request may be spent by then
+    assert world.cell.wait(job.not_before_ms - world.cell.now_ms - 1) == []
+
+
+def test_jobs_for_which_it_is_closed_and_open_are_sorted_again_apart(world):
+    world.nodes(1)
+    for name, times in (("a", 8), ("b", 6)):
+        world.submit(name, cpu=4000)
+        often_refused(world, name, times)
+    world.submit("filler", cpu=4000)
+    world.cell.wait(world.job("b").suspects_until_ms - world.cell.now_ms)
+    world.queue("research", ordering="FIFO")
+    done = world.pods("filler", SUCCEEDED)
+    assert [t.job for t in done if isinstance(t, tr.JobPlaced)] == [world.id("b")]
+
+
 @pytest.mark.parametrize("how", [{"ordering": "FIFO"}, {"ordering": "FAIR"}, {"per_user": None}])
 def test_a_queue_that_is_sorted_again_meanwhile(world, how):
     world.nodes(1)
@@ -287,6 +327,48 @@ def test_a_later_epoch_grows_on_its_suspect_when_the_pause_is_over(growing):
     assert growing.state.now_ms == until_ms
 
 
+def test_a_position_that_failed_less_often_does_not_shorten_the_pause(world):
+    world.nodes(3, cpu=2000)
+    world.submit("e", replicas=4, least=2)
+    world.pods("e", RUNNING, 0, 1)
+    world.submit("filler", cpu=2000)
+    for _ in range(4):
+        refuse(world, "e", 3)
+        world.cell.wait(world.job("e").suspects_until_ms - world.cell.now_ms)
+    refuse(world, "e", 3)
+    until_ms = world.job("e").suspects_until_ms
+    refuse(world, "e", 2)
+    assert world.job("e").suspects_until_ms == until_ms == world.cell.now_ms + 16_000
+
+
+def test_who_keeps_off_a_node_does_not_close_it_to_others_that_grow(world):
+    """In one pass that looks at both, the one that keeps off first."""
+    add(world, "both", cpu=2000)
+    add(world, "aside", cpu=500)
+    for name, amount in (("filler", 1000), ("small", 500)):
+        world.submit(name, cpu=amount)
+    world.submit("e", replicas=2, least=1)
+    assert [nodes_of(world, name) for name in ("filler", "small", "e")] == [[0], [1], [0]]
+    world.pods("e", RUNNING, 0)
+    add(world, "bad", cpu=1000)
+    for _ in range(7):
+        refuse(world, "e", 1)
+        world.cell.wait(world.job("e").suspects_until_ms - world.cell.now_ms)
+    refuse(world, "e", 1)
+    add(world, "bad", cpu=1000, cordoned=True)
+    ended = tuple(c.PodFact(world.id(name), 1, 0, SUCCEEDED) for name in ("filler", "small"))
+    world.cell.send(c.PodsObserved("sim-a", ended[:1]), c.SubmitJob(world.spec("f", replicas=2, least=1)))
+    world.pods("f", RUNNING, 0)
+    world.cell.wait(RETRY_FIRST_MS)
+    add(world, "bad", cpu=1000)
+    refuse(world, "f", 1)
+    world.cell.now_ms = world.job("f").suspects_until_ms
+    done = world.cell.send(c.PodsObserved("sim-a", ended[1:]))
+    assert world.job("e").suspects == world.job("f").suspects == (2,)
+    assert world.job("e").suspects_until_ms > world.state.now_ms > world.job("e").grow_after_ms
+    assert [t.job for t in done if isinstance(t, tr.JobGrown)] == [world.id("f")]
+
+
 # --- preemption -----------------------------------------------------------------------------------------------------
 
 
@@ -312,6 +394,16 @@ def test_a_plan_makes_room_on_other_nodes_only(world, around):
     around.wait(3000)
     assert around.evicted == [world.id("low-1")]
     assert nodes_of(world, "high") == [1]
+
+
+def test_room_on_a_node_that_is_closed_to_it_is_no_reason_to_plan_nothing(world):
+    world.nodes(1)
+    world.queue("research", preemption="LOWER_PRIORITY")
+    world.submit("high", cpu=4000, priority=5)
+    often_refused(world, "high")
+    assert Planner(world.state).plan(world.id("high")).reason == NO_VICTIMS
+    world.state.now_ms = world.job("high").suspects_until_ms
+    assert Planner(world.state).plan(world.id("high")).reason == ROOM_COMES
 
 
 def test_a_plan_is_asked_for_again_at_the_time_when_its_suspects_are_open_again(world, around):
