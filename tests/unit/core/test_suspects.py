@@ -9,6 +9,7 @@ from muster.core import commands as c
 from muster.core import snapshot
 from muster.core import transitions as tr
 from muster.core.backoff import elsewhere_ms
+from muster.core.decide import next_wake_ms
 from muster.core.explain import explain
 from muster.core.limits import BACKOFF_MAX_MS, RETRY_FIRST_MS, START_TIMEOUT_MS, SUSPECTS_FEW, SUSPECTS_MAX
 from muster.core.model import Allowance, GroupPlacement, InboxPosition, JobState, PodChange, Reason
@@ -327,6 +328,20 @@ def test_a_later_epoch_grows_on_its_suspect_when_the_pause_is_over(growing):
     assert growing.state.now_ms == until_ms
 
 
+def test_nobody_wakes_for_a_job_that_waits_longer_for_another_reason(growing, around):
+    growing.queue("research", preemption="LOWER_PRIORITY")
+    add(growing, "aside", cpu=500)
+    growing.submit("short", cpu=500, max_runtime_ms=10_000)  # its timer is ahead of the other
+    growing.submit("high", replicas=3, priority=5)
+    around.calm()
+    job = growing.job("e")
+    assert around.evicted == [job.id]
+    assert job.suspects_until_ms < job.not_before_ms
+    growing.cell.wait(10_000)
+    growing.pods("short", GONE)
+    assert next_wake_ms(growing.state) == job.not_before_ms
+
+
 def test_a_position_that_failed_less_often_does_not_shorten_the_pause(world):
     world.nodes(3, cpu=2000)
     world.submit("e", replicas=4, least=2)
@@ -404,6 +419,26 @@ def test_room_on_a_node_that_is_closed_to_it_is_no_reason_to_plan_nothing(world)
     assert Planner(world.state).plan(world.id("high")).reason == NO_VICTIMS
     world.state.now_ms = world.job("high").suspects_until_ms
     assert Planner(world.state).plan(world.id("high")).reason == ROOM_COMES
+
+
+def test_when_one_of_two_may_go_to_its_suspect_again_both_are_looked_at(world, around):
+    """In the pass at that very moment, in which it has no place either: plans are asked for both."""
+    world.nodes(1)
+    for name, times, priority in (("other", 7, 5), ("first", 5, 6)):
+        world.submit(name, cpu=4000, priority=priority)
+        often_refused(world, name, times)
+    add(world, "small", cpu=500)
+    for name, amount in (("filler", 4000), ("low", 400), ("ends", 100)):
+        world.submit(name, cpu=amount, priority=0 if name == "low" else 9)
+    world.queue("research", preemption="LOWER_PRIORITY")
+    around.calm()
+    assert [len(found) for found in world.state.pending.classes.values()] == [2]
+    world.cell.wait(world.job("first").suspects_until_ms - world.cell.now_ms - 1)
+    assert all(ask.answered for ask in world.state.asks.values())
+    world.cell.now_ms += 1
+    world.cell.write(c.PodsObserved("sim-a", (c.PodFact(world.id("ends"), 1, 0, SUCCEEDED),)))
+    asked = [t.job for t in world.cell.step() if isinstance(t, tr.PreemptionRequested)]
+    assert asked == [world.id("first"), world.id("other")]
 
 
 def test_a_plan_is_asked_for_again_at_the_time_when_its_suspects_are_open_again(world, around):
