@@ -193,7 +193,8 @@ def _job_shrunk(state: CellState, t: tr.JobShrunk) -> None:
     apply_preemption.give_back(state, job)
     if t.not_before_ms > state.now_ms:
         state.timers.add(t.not_before_ms, Due.GROW_AGAIN, t.job, t.epoch)
-    avoids(state, job)
+    if t.suspects:
+        avoids(state, job)
     _grows(state, job)
 
 

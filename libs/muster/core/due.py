@@ -67,7 +67,7 @@ def _open_suspects(state: CellState) -> None:
             state.pending.may_grow(job.spec.id, may_grow(job, state.now_ms))
             continue
         key, order = state.class_key(job), state.order_key(job)
-        shunning = (*key[:3], (True, job.suspects), *key[4:])
+        shunning = (*key[:3], (True, *key[3][1:]), *key[4:])
         found = state.pending.classes.get(shunning)
         if found is not None and found.holds(order):
             state.pending.remove(shunning, order)

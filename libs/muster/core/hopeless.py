@@ -55,4 +55,5 @@ class Hopeless:
         return self._new > 1 and self._new * MANY >= heads > 0
 
     def _kind(self, job: Job) -> Kind:
-        return job.asks.shape, job.spec.cluster_selector, shunned(job, self._now_ms)
+        shut = shunned(job, self._now_ms)
+        return job.asks.shape, job.spec.cluster_selector, tuple(sorted(shut)) if shut else ()

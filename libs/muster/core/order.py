@@ -42,7 +42,7 @@ def class_key(queue: Queue, job: Job, *, held: bool, now_ms: int) -> ClassKey:
     spec = job.spec
     cluster = spec.cluster_selector[0][1] if spec.cluster_selector else ""
     member = member_of(spec) if queue.tracked else ""
-    avoided = (job.suspects_until_ms > now_ms, job.suspects) if job.suspects else ()
+    avoided = (job.suspects_until_ms > now_ms, tuple(sorted(job.suspects))) if job.suspects else ()
     return (job.queue, job.asks.shape, cluster, avoided, spec.id if held else "", member, protected(job))
 
 

@@ -164,6 +164,21 @@ def test_jobs_that_keep_off_the_same_node_are_of_one_class_until_their_time_come
     assert [len(found) for found in world.state.pending.classes.values()] == [2]
 
 
+def test_in_which_order_nodes_refused_them_tells_no_classes_apart(world):
+    world.nodes(2)
+    for name, shut in (("a", "node-1"), ("b", "node-0")):
+        add(world, shut, cordoned=True)
+        world.submit(name, cpu=4000)
+        refuse(world, name)
+        add(world, shut)
+        world.cell.wait(world.job(name).not_before_ms - world.cell.now_ms)
+        refuse(world, name)
+    assert (world.job("a").suspects, world.job("b").suspects) == ((0, 1), (1, 0))
+    world.submit("filler", cpu=4000, replicas=2)
+    world.cell.wait(2 * RETRY_FIRST_MS)
+    assert [len(found) for found in world.state.pending.classes.values()] == [2]
+
+
 def test_who_finds_no_other_place_leaves_its_suspect_to_others_in_the_same_pass(world):
     world.nodes(1)
     world.submit("a", cpu=4000)
