@@ -256,8 +256,8 @@ def _places(
     tasks, mask = job.asks.minimum_tasks or job.asks.tasks, cluster_mask(job)
     if overlay.place_gang(tasks, cluster_mask=mask, suspects=shut) is not None:
         return
-    free = Overlay(state.nodes)  # of what is held
-    if len(state.holds) > (job.id in state.holds) and free.place_gang(tasks, cluster_mask=mask, suspects=shut):
+    others_hold = len(state.holds) > (job.id in state.holds)
+    if others_hold and Overlay(state.nodes).place_gang(tasks, cluster_mask=mask, suspects=shut):
         holders = [holder for holder in sorted(state.holds) if holder != job.id]
         message = f"what would be enough is held for job {', '.join(holders[:AHEAD_SHOWN])}"
         blockers.append(Blocker("P5", "hold", holders[0], message=message))
