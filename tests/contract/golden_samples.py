@@ -183,6 +183,8 @@ TRANSITIONS: Final = (
     tr.PriorityClassUpserted(PriorityClass("high", 5, (("a", "b"),), 600_000)),
     tr.PriorityClassRemoved("high"),
     tr.JobQueued(replace(SPEC, priority=5, priority_class="high", min_runtime_ms=600_000), "q7", POSITION),
+    tr.JobStopping(ID, 2, "Queued", "PlacementRejected", "no", 99, (3, 4), suspects_until_ms=1_700_000_000_000),
+    tr.JobShrunk(ID, 2, (1,), "", "PlacementRejected", "no", (3,), 99, 1_700_000_000_000),
 )
 HEADER: Final = tr.Header(1, "3-17", 16, 3, 1_700_000_000_000, InboxPosition(5, 0), POSITION, 1000, 12)
 HOLD: Final = Hold(ID, PLACEMENT, ((OTHER, 2),), 99)
@@ -265,6 +267,7 @@ PARTS: Final = (
     sp.TailPart(1, ((1, ID, 2),), (OTHER,), ((99, 1, ID, 2),), True, (ID,), (ID,), (ID,), True),
     replace(HEAD, holds=(replace(HOLD, shrinks=((OTHER, 3, (1, 3)),), made_ms=1_700_000_000_000),)),
     replace(HEAD, classes=(PriorityClass("high", 5, (("a", "b"),), 600_000), PriorityClass("low", -5))),
+    sp.JobsPart(1, (replace(JOB, suspects_until_ms=1_700_000_000_000),)),
 )
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import force_setattr
 from muster.core import apply_nodes, apply_preemption, apply_queues
 from muster.core import transitions as tr
 from muster.core.asks import claimants
-from muster.core.due import drop_spent_timers, wake
+from muster.core.due import avoids, drop_spent_timers, waits, wake
 from muster.core.errors import InvariantBroken
 from muster.core.jobs import OVER, RUNNING_STATES, Job, advance, is_over
 from muster.core.limits import REFUSALS_REMEMBERED_MAX, START_TIMEOUT_MS
@@ -126,13 +126,13 @@ def _job_queued(state: CellState, t: tr.JobQueued) -> None:
     counted = state.sums.of(job, asks.full)
     counted.demanded += 1
     counted.tally(state.accounts).submitted += 1
-    state.pending.add(class_key(queue, job, held=False), order_key(queue, job))
+    state.pending.add(class_key(queue, job, held=False, now_ms=state.now_ms), order_key(queue, job))
 
 
 def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
     job = state.jobs[t.job]
     queue, held = state.queues.by_id[job.queue], t.job in state.holds
-    state.pending.remove(class_key(queue, job, held=held), order_key(queue, job))
+    state.pending.remove(class_key(queue, job, held=held, now_ms=state.now_ms), order_key(queue, job))
     if held and apply_preemption.unhold(state, job):
         state.pending.loosen_behind()  # it may have found something smaller or elsewhere
     state.asks.pop(t.job, None)
@@ -143,6 +143,8 @@ def _job_placed(state: CellState, t: tr.JobPlaced) -> None:
     if queue.tracked:
         state.queues.count_members(job.spec, job.queue, -1, 1)
     _grows(state, job)
+    if job.suspects:
+        avoids(state, job)
     queue.runs(t.job, job.spec.priority, job.spec.preemptible)
     if job.spec.preemptible:
         state.changes += 1
@@ -191,6 +193,8 @@ def _job_shrunk(state: CellState, t: tr.JobShrunk) -> None:
     apply_preemption.give_back(state, job)
     if t.not_before_ms > state.now_ms:
         state.timers.add(t.not_before_ms, Due.GROW_AGAIN, t.job, t.epoch)
+    if t.suspects:
+        avoids(state, job)
     _grows(state, job)
 
 
@@ -304,10 +308,7 @@ def _job_requeued(state: CellState, t: tr.JobRequeued) -> None:
         job.asks = state.gangs.take_rest(job.gang, job.spec, job.phases)
     state.potential.goes(job)
     apply_nodes.leave_nodes(state, t.job, placement)
-    if job.not_before_ms > state.now_ms:
-        state.timers.add(job.not_before_ms, Due.BACKOFF_OVER, t.job, job.epoch)
-    else:
-        state.pending.add(state.class_key(job), state.order_key(job))
+    waits(state, job)
     state.queues.count_members(job.spec, job.queue, 1, -1)
 
 

@@ -56,7 +56,8 @@ def _sort_again(state: CellState, leaf: Queue, before: Sorting) -> None:
     live = map(jobs.__getitem__, leaf.live)
     waiting = [job for job in live if job.state is queued and job.not_before_ms <= now_ms]
     holders = [jobs[job] for job in state.holds if jobs[job].queue == leaf.id]
-    state.pending.reorder(leaf, waiting, [job for job in holders if state.is_pending(job)], jobs)
+    held = [job for job in holders if state.is_pending(job)]
+    state.pending.reorder(leaf, waiting, held, jobs=jobs, now_ms=now_ms)
 
 
 def _recount(state: CellState, top: Queue, queues: list[Queue], sign: int) -> None:

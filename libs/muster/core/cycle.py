@@ -41,6 +41,7 @@ RUN_MIN: Final = 4  # fewer equal jobs in a row are placed one by one
 RUN_MAX: Final = 4096
 ONE_POD_DEVICES: Final = bytes(DEVICES_PER_NODE_MAX)  # for an upper bound of the size
 BLOCKED_BYTES: Final = 36  # of the id of a job in CyclePaused
+WAITERS: Final = (Due.BACKOFF_OVER, Due.REQUEST_AGAIN, Due.SUSPECTS_AGAIN)  # what they wait for, queued jobs
 
 
 def run_cycle(draft: Draft) -> None:
@@ -68,7 +69,7 @@ def _heads(draft: Draft, *, full: bool) -> Iterator[Head]:
             number += 1
     for entry in state.timers.due(draft.now_ms):
         job = draft.job(entry[2])
-        if job is None or entry[1] not in (Due.BACKOFF_OVER, Due.REQUEST_AGAIN) or timer_is_spent(state, entry):
+        if job is None or entry[1] not in WAITERS or timer_is_spent(state, entry):
             continue
         if job.state is QUEUED and job.not_before_ms <= draft.now_ms:
             yield Head(draft.order_key(job), number, job, job.asks.minimum_map)
@@ -90,9 +91,12 @@ def _next_in(draft: Draft, found: PendingClass, index: int, number: int) -> Head
     while index < len(keys):
         key = keys[index]
         job = changed.get(key[2]) or jobs.get(key[2])
-        if job is not None and job.state is QUEUED and job.not_before_ms <= draft.now_ms:
+        if job is None or job.state is not QUEUED or job.not_before_ms > draft.now_ms:
+            index += 1
+        elif found.shuns and job.suspects_until_ms <= draft.now_ms:
+            index += 1  # its suspects are open to it by now: it has left the class, and comes by itself (`_heads`)
+        else:
             return Head(key, number, job, job.asks.minimum_map, (found, index))
-        index += 1
     return None
 
 
@@ -108,7 +112,7 @@ class _Pass:
         self.number = len(heads)
         self.seen: dict[str, None] = {}
         self.later: list[Head] = []  # heads that are not entitled: they may borrow
-        self.hopeless = Hopeless()
+        self.hopeless = Hopeless(draft.now_ms)
         self.blocked: list[str] = []  # of each class that was found blocked, the job that was looked at
         self.worked = False
 
@@ -234,10 +238,13 @@ class _Pass:
             return None
         tasks, mask = gang.minimum_tasks or gang.tasks, cluster_mask(job)
         if job.suspects:
-            # Where it failed before comes last, but a job must not wait for ever because of it (I7).
+            # Where it failed before comes last, not before its pause is over, but a job must not wait for ever (I7).
             avoiding = draft.overlay.place_gang(tasks, cluster_mask=mask, suspects=job.suspects)
             if avoiding is not None:
                 return avoiding
+            if job.suspects_until_ms > draft.now_ms:
+                self.hopeless.add(job)
+                return None
         placement = draft.overlay.place_gang(tasks, cluster_mask=mask)
         if placement is None:
             self.hopeless.add(job)

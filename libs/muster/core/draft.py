@@ -193,7 +193,7 @@ class Draft:
         queue = self.tree.by_id[job.queue]
         if queue.tracked:
             self._counts_as(job, 1)
-        self.fresh.add(class_key(queue, job, held=spec.id in self.holds), order_key(queue, job))
+        self.fresh.add(class_key(queue, job, held=spec.id in self.holds, now_ms=self.now_ms), order_key(queue, job))
 
     def requeued(self, job: Job) -> None:
         """The job waits again; if it has no backoff, the cycle of this transaction looks at it."""
@@ -272,7 +272,7 @@ class Draft:
         return self._never[key]
 
     def class_key(self, job: Job) -> ClassKey:
-        return class_key(self.tree.by_id[job.queue], job, held=job.spec.id in self.holds)
+        return class_key(self.tree.by_id[job.queue], job, held=job.spec.id in self.holds, now_ms=self.now_ms)
 
     def order_key(self, job: Job) -> OrderKey:
         return order_key(self.tree.by_id[job.queue], job)

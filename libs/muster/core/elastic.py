@@ -1,7 +1,7 @@
 """A placed job goes on with fewer pods, because some were lost, refused or did not start (rules I2, G1).
 
 As long as every group keeps its minimum, the loss of a replica is no reason to take the gang down: the job shrinks, and
-grows again later, each time a position fails after a longer pause and not on the same node.
+grows again later, each time a position fails after a longer pause; on other nodes than those that failed, soon.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from muster.core import transitions as tr
-from muster.core.backoff import backoff_ms
+from muster.core.backoff import backoff_ms, elsewhere_ms
 from muster.core.draft import Draft
 from muster.core.jobs import RUNNING_STATES, Job, is_over
 from muster.core.model import Reason
@@ -37,16 +37,29 @@ def suspects_of(job: Job, positions: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({node_of(job, position) for position in positions} - {-1}))
 
 
+def pauses_ms(draft: Draft, job: Job, reason: Reason, times: int, suspects: Sequence[int]) -> tuple[int, int]:
+    """Until when the job is not tried at all, and until when not on its suspects, after the `times`-th trouble."""
+    most_ms = backoff_ms(reason, times, draft.tree.by_id[job.queue])
+    if not suspects:
+        return draft.now_ms + most_ms, 0
+    another = any(node not in job.suspects for node in suspects)
+    first_ms = elsewhere_ms(reason, len(job.suspects), another=another, most_ms=most_ms)
+    return draft.now_ms + first_ms, draft.now_ms + most_ms
+
+
 def shrink(draft: Draft, job: Job, positions: Sequence[int], reason: Reason, message: str) -> Job:
     """These pods leave for nobody's sake, or have left."""
     times = max(job.attempt_of(position) for position in positions)
+    suspects = suspects_of(job, positions) if reason in SUSPICIOUS else ()
+    not_before_ms, suspects_until_ms = pauses_ms(draft, job, reason, times, suspects)
     shrunk = tr.JobShrunk(
         job=job.id,
         epoch=job.epoch,
         pods=tuple(sorted(positions)),
         reason=reason,
         message=message,
-        suspects=suspects_of(job, positions) if reason in SUSPICIOUS else (),
-        not_before_ms=draft.now_ms + backoff_ms(reason, times, draft.tree.by_id[job.queue]),
+        suspects=suspects,
+        not_before_ms=not_before_ms,
+        suspects_until_ms=suspects_until_ms,
     )
     return draft.change(job, shrunk)

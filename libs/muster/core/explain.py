@@ -9,6 +9,7 @@ job that is in the state.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from msgspec import Struct
@@ -18,7 +19,7 @@ from muster.core.blockers import Blocker, limits, shares_of_others
 from muster.core.draft import Draft
 from muster.core.errors import Code, Rejected
 from muster.core.explain_growth import further
-from muster.core.jobs import RUNNING_STATES, Job
+from muster.core.jobs import RUNNING_STATES, Job, shunned
 from muster.core.lost_work import unsaved_ms, work_since_ms
 from muster.core.members import fair_member
 from muster.core.model import Amounts, JobState, PodPhase, Reason
@@ -32,6 +33,7 @@ from muster.core.shortfall import Cause, GroupShortfall, Shortfall, shortfall
 from muster.core.state import CellState
 
 AHEAD_SHOWN: Final = 5
+SUSPECTS_SHOWN: Final = 3
 UNKNOWN_START: Final = "reservations are not built yet, so the end of what runs is not known"
 
 RULE_OF: Final[dict[str, str]] = {
@@ -49,7 +51,7 @@ _KIND_OF: Final = {  # of shortfall causes, as the API calls them
     "too small": "capacity",
     "not ready": "not-ready",
 }
-_RULE_OF_KIND: Final = {"suspect": "L3", "overcommitted": "I1"}
+_RULE_OF_KIND: Final = {"overcommitted": "I1"}
 
 
 class Need(Struct, frozen=True):
@@ -191,7 +193,10 @@ def _queued(state: CellState, job: Job, now_ms: int) -> Explanation:
     room.lift(job)
     limits(job, queue, room, blockers, unblocked)
     shares_of_others(job, queue, room, blockers, unblocked)
-    _places(state, job, draft.overlay, blockers, unblocked)
+    shut = shunned(job, now_ms)
+    _places(state, job, draft.overlay, blockers, unblocked, shut=shut)
+    if shut:
+        _suspects(state, job, shut, now_ms, blockers)
     never = draft.never_fits(job.gang, next(iter(cluster_mask(job) or ("",))))
     if never is not None:  # it was taken when the clusters were larger
         message = f"it can never run on the clusters as they are now: {never.message}"
@@ -231,17 +236,33 @@ def _backoff(job: Job, now_ms: int, blockers: list[Blocker]) -> None:
         blockers.append(Blocker(rule, "backoff", "", missing=left_ms, message=message))
 
 
-def _places(state: CellState, job: Job, overlay: Overlay, blockers: list[Blocker], unblocked: list[str]) -> None:
+def _suspects(state: CellState, job: Job, shut: Sequence[int], now_ms: int, blockers: list[Blocker]) -> None:
+    """Nodes where it failed to start are closed to it for a while (rule L3). Of interest only as long as it waits for
+    room: `blockers` says what is missing elsewhere."""
+    nodes = [state.nodes.spec(n).name for n in shut if not state.nodes.is_removed(n)]
+    if not nodes or not blockers:
+        return
+    more = len(nodes) - SUSPECTS_SHOWN
+    names = ", ".join(nodes[:SUSPECTS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    left_ms = job.suspects_until_ms - now_ms
+    message = f"it failed to start on {names}: tried there again in {_seconds(left_ms + 999)} if there is no other room"
+    blockers.append(Blocker("L3", "suspect", names, missing=left_ms, nodes=len(nodes), message=message))
+
+
+def _places(
+    state: CellState, job: Job, overlay: Overlay, blockers: list[Blocker], unblocked: list[str], *, shut: Sequence[int]
+) -> None:
     """What keeps the gang off the nodes, and whether it is only what is held for others (rule P5)."""
     tasks, mask = job.asks.minimum_tasks or job.asks.tasks, cluster_mask(job)
-    if overlay.place_gang(tasks, cluster_mask=mask) is not None:
+    if overlay.place_gang(tasks, cluster_mask=mask, suspects=shut) is not None:
         return
-    if len(state.holds) > (job.id in state.holds) and Overlay(state.nodes).place_gang(tasks, cluster_mask=mask):
+    others_hold = len(state.holds) > (job.id in state.holds)
+    if others_hold and Overlay(state.nodes).place_gang(tasks, cluster_mask=mask, suspects=shut):
         holders = [holder for holder in sorted(state.holds) if holder != job.id]
         message = f"what would be enough is held for job {', '.join(holders[:AHEAD_SHOWN])}"
         blockers.append(Blocker("P5", "hold", holders[0], message=message))
         return
-    short = shortfall(overlay, tasks, cluster_mask=mask)
+    short = shortfall(overlay, tasks, cluster_mask=mask, suspects=shut)
     found = [blocker for group in short.groups for blocker in _of_group(group, short)]
     blockers.extend(found or [Blocker("G1", "capacity", short.cluster or "cell", message=short.message)])
     unblocked.extend(f"{group.name}: {group.unblock}" for group in short.groups if group.unblock)
@@ -270,8 +291,8 @@ def _of_group(group: GroupShortfall, short: Shortfall) -> list[Blocker]:
         )
     ]
     for cause, nodes in group.excluded:
-        if cause == Cause.BUSY:
-            continue  # said already
+        if cause in (Cause.BUSY, Cause.SUSPECT):
+            continue  # said elsewhere
         name = _KIND_OF.get(cause, cause)
         message = f"{nodes} nodes are out for {group.name}: {cause}"
         found.append(Blocker(_RULE_OF_KIND.get(cause, "G4"), name, group.name, nodes=nodes, message=message))

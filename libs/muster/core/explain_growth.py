@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from muster.core.draft import Draft
 from muster.core.further import as_job, wanted
-from muster.core.jobs import RUNNING_STATES, Job, may_grow
+from muster.core.jobs import RUNNING_STATES, Job, may_grow, shunned
 from muster.core.layout import pods_placed
 from muster.core.order import protected
 from muster.core.preemption import cluster_mask
@@ -49,13 +49,13 @@ def further(state: CellState, job: Job, now_ms: int) -> Further:
     draft = Draft(state, state.now_ms, 1)  # of the cycle that would look at it; thrown away
     room = Room(draft)
     groups = [group for group, count in enumerate(counts) if count > 0]
-    short = [_short(draft, room, as_job(state.nodes, job, group, 1)) for group in groups]
+    short = [_short(draft, room, as_job(state.nodes, job, group, 1), now_ms) for group in groups]
     if "" in short:
         return Further(f"{told}: there is room, it grows in the next cycle", "")
     return Further(f"{told}: {short[0]}", _preemption(state, job, entitled=room.entitled(job)))
 
 
-def _short(draft: Draft, room: Room, one: Job) -> str:
+def _short(draft: Draft, room: Room, one: Job, now_ms: int) -> str:
     """What one more replica is short of; empty: nothing."""
     queue, need = draft.tree.by_id[one.queue], one.asks.minimum_map
     if not queue.starts_jobs:
@@ -71,9 +71,13 @@ def _short(draft: Draft, room: Room, one: Job) -> str:
         return "it cannot be reclaimed from, so it leaves alone what other queues are guaranteed"
     if not room.entitled(one) and any(room.kept_by_lenders(need)):
         return f"queue {queue.path} would borrow what lenders keep back of their guarantees"
-    if draft.overlay.place_gang(one.asks.tasks, cluster_mask=cluster_mask(one)) is None:
+    shut, mask = shunned(one, now_ms), cluster_mask(one)
+    if draft.overlay.place_gang(one.asks.tasks, cluster_mask=mask, suspects=shut) is not None:
+        return ""
+    if not shut or draft.overlay.place_gang(one.asks.tasks, cluster_mask=mask) is None:
         return "there is no room for one more now"
-    return ""
+    again_s = -(-(one.suspects_until_ms - now_ms) // 1000)
+    return f"there is room for one more only where some failed to start: tried there again in {again_s} s"
 
 
 def _preemption(state: CellState, job: Job, *, entitled: bool) -> str:

@@ -31,6 +31,7 @@ from muster.core.turns import Head, Turns
 
 GROWN_BYTES = 160  # of a JobGrown, beside its runs
 REPLICA_BYTES = 36  # of one more run, with devices
+GROWERS = (Due.GROW_AGAIN, Due.REQUEST_AGAIN, Due.SUSPECTS_AGAIN)  # what they wait for, elastic jobs
 
 
 class Growth:
@@ -43,14 +44,14 @@ class Growth:
         if draft.reopened and not full:
             self._jobs.update((job, None) for job in pending.growing if draft.state.jobs[job].queue in draft.reopened)
         for entry in draft.state.timers.due(draft.now_ms):
-            if entry[1] in (Due.GROW_AGAIN, Due.REQUEST_AGAIN) and not timer_is_spent(draft.state, entry):
+            if entry[1] in GROWERS and not timer_is_spent(draft.state, entry):
                 self._jobs[entry[2]] = None
         for job_id, job in draft.changed.items():
             if job.gang.minimum_tasks is not None and may_grow(job, draft.now_ms):
                 self._jobs[job_id] = None
         self._full: dict[tuple[str, int], None] = {}  # (job, group) that cannot grow in this pass
         self._added: dict[str, dict[int, list[tuple[int, bytes]]]] = {}  # job -> group -> (node, devices)
-        self._nowhere: dict[tuple[GangShape, int, str, tuple[int, ...]], None] = {}  # what fits nowhere any more
+        self._nowhere: dict[tuple[GangShape, int, str, tuple[int, ...], bool], None] = {}  # what fits nowhere any more
         self.blocked: list[str] = []
         self.short: list[str] = []  # entitled to more than there was room for
         self.worked = False
@@ -154,7 +155,7 @@ class Growth:
             return None
         tasks, mask, overlay = asked.asks.tasks, cluster_mask(asked), self._draft.overlay
         placed = overlay.place_gang(tasks, cluster_mask=mask, suspects=asked.suspects)
-        if placed is None and asked.suspects:
+        if placed is None and asked.suspects and asked.suspects_until_ms <= self._draft.now_ms:
             placed = overlay.place_gang(tasks, cluster_mask=mask)
         return placed
 
@@ -165,12 +166,13 @@ class Growth:
             return False
         node = next(node for of in job.placement for node, _ in of.runs)
         cluster = draft.state.nodes.spec(node).cluster
-        tried = (gang.shape, group, cluster, job.suspects)
+        shuns = job.suspects_until_ms > draft.now_ms
+        tried = (gang.shape, group, cluster, job.suspects, shuns)
         if tried in self._nowhere:
             return False
         one = (gang.one_more[group],)
         placed = draft.overlay.place_gang(one, cluster_mask=(cluster,), suspects=job.suspects)
-        if placed is None and job.suspects:  # where it failed before comes last, as for starts
+        if placed is None and job.suspects and not shuns:  # where it failed before comes last, as for starts
             placed = draft.overlay.place_gang(one, cluster_mask=(cluster,))
         if placed is None:
             self._nowhere[tried] = None  # nothing becomes free within a pass

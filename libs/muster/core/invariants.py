@@ -256,13 +256,20 @@ def _check_pending(state: CellState) -> None:
     pending = state.pending
     want = {}
     timers = {(entry[2], entry[3]) for entry in state.timers.others if entry[1] == Due.BACKOFF_OVER}
+    again = {(entry[2], entry[3], entry[0]) for entry in state.timers.others if entry[1] == Due.SUSPECTS_AGAIN}
     for job in state.jobs.values():
         if job.state is not JobState.QUEUED:
             continue
         if job.not_before_ms <= state.now_ms:
             want[state.order_key(job)] = state.class_key(job)
+            if job.suspects_until_ms > state.now_ms and (job.id, job.epoch, job.suspects_until_ms) not in again:
+                _fail(f"I7: job {job.id} keeps off its suspects without a timer")
         elif (job.id, job.epoch) not in timers:
             _fail(f"I7: job {job.id} is in backoff without a timer")
+    for job_id in pending.growing:
+        job = state.jobs[job_id]
+        if job.suspects_until_ms > state.now_ms and (job.id, job.epoch, job.suspects_until_ms) not in again:
+            _fail(f"I7: job {job.id} keeps off its suspects without a timer")
     have = {key: class_key for class_key, found in pending.classes.items() for key in found.keys[found.head :]}
     if have != want:
         _fail("I7: the pending index differs from the queued jobs")

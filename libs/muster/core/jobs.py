@@ -72,6 +72,7 @@ class Job(Struct, gc=False):
     ] = ()  # (position, exit code) of pods of the placement that failed, the first ones
     began: dict[int, int] | None = None  # of an array job: position -> since when its pod runs
     saved_ms: int = 0  # its work up to then is safe: the last checkpoint that it has reported in this epoch (rule P3)
+    suspects_until_ms: int = 0  # its suspects are closed to it so long; then they come last
 
     @property
     def id(self) -> str:
@@ -189,6 +190,11 @@ def may_grow(job: Job, now_ms: int) -> bool:
     return not job.phases.count(SUCCEEDED)
 
 
+def shunned(job: Job, now_ms: int) -> tuple[int, ...]:
+    """The nodes that are closed to it now, because it failed to start there. Later they come last (rule L3)."""
+    return job.suspects if job.suspects_until_ms > now_ms else ()
+
+
 def late_positions(job: Job) -> list[int]:
     """Positions that should run and do not yet."""
     return [p for p, phase in enumerate(job.phases) if phase < RUNNING and p not in job.leaving]
@@ -250,14 +256,15 @@ def _shrunk(job: Job, t: tr.JobShrunk, _now_ms: int) -> None:
     job.unplaced += len(over)
     job.leaving = tuple(sorted({*job.leaving, *t.pods} - set(over)))
     job.grow_after_ms = max(job.grow_after_ms, t.not_before_ms)
-    _avoid(job, t.suspects)
+    _avoid(job, t)
 
 
-def _avoid(job: Job, suspects: tuple[int, ...]) -> None:
+def _avoid(job: Job, t: tr.JobShrunk | tr.JobStopping) -> None:
     """These nodes, too; the oldest are forgotten."""
-    if suspects:
-        older = tuple(node for node in job.suspects if node not in suspects)
-        job.suspects = (*older, *suspects)[-SUSPECTS_MAX:]
+    if t.suspects:
+        older = tuple(node for node in job.suspects if node not in t.suspects)
+        job.suspects = (*older, *t.suspects)[-SUSPECTS_MAX:]
+        job.suspects_until_ms = max(job.suspects_until_ms, t.suspects_until_ms)
 
 
 def _placed(job: Job, t: tr.JobPlaced, now_ms: int) -> None:
@@ -305,7 +312,7 @@ def _stopping(job: Job, t: tr.JobStopping, _now_ms: int) -> None:
     job.exit_code = t.exit_code
     if t.next == JobState.QUEUED and t.reason != Reason.WAITS_FOR_ROOM:
         job.requeues += 1
-    _avoid(job, t.suspects)
+    _avoid(job, t)
 
 
 def _preempted(job: Job, t: tr.JobPreempted, _now_ms: int) -> None:

@@ -34,6 +34,7 @@ MEMORY_BYTES_MAX: Final = 1 << 50
 AMOUNT_MAX: Final = 1 << 50  # keeps every sum of GANG_PODS_MAX amounts below 2**63 in int64 arithmetic after clamping
 RETRY_FIRST_MS: Final = 1000  # backoff after a rejected placement or a lost pod; doubles up to BACKOFF_MAX_MS
 SUSPECTS_MAX: Final = 64  # nodes a job avoids; the oldest are given another chance
+SUSPECTS_FEW: Final = 8  # so many nodes may refuse a job before that is taken for the fault of the job
 PREEMPTIONS_MAX: Final = 5  # rule P4: after so many a job is preempted only by higher priority, if it says no other
 PREEMPTIONS_ALLOWED_MAX: Final = 1000  # rule P4: what a job may say at most
 PRIORITY_CLASSES_MAX: Final = 1000  # of a cell; snapshots have them all in one part

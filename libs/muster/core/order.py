@@ -1,9 +1,10 @@
 """Pending jobs in classes, each class in order.
 
-All jobs of a class are in one queue, of one shape, avoid the same nodes, have the same hold (or none), share the same
-allowances and are protected or not (rule P4). So when the first of a class does not fit, none of them does, and the
-scheduling cycle skips the rest. A class that was found blocked stays *closed* until something is loosened somewhere
-(capacity, usage or a rule), or until a job comes in front of it. Cost follows what changed, not how many jobs wait.
+All jobs of a class are in one queue, of one shape, avoid the same nodes (as closed to them or as the last resort), have
+the same hold (or none), share the same allowances and are protected or not (rule P4). So when the first of a class does
+not fit, none of them does, and the scheduling cycle skips the rest. A class that was found blocked stays *closed* until
+something is loosened somewhere (capacity, usage or a rule), or until a job comes in front of it. Cost follows what
+changed, not how many jobs wait.
 Placed elastic jobs that could grow are classes of their own: `growing`.
 
 Which classes are open is part of the state: it follows from the transitions (`CyclePaused` says what a cycle has found
@@ -25,8 +26,9 @@ from muster.core.model import JobSpec
 from muster.core.queues import Queue
 
 OrderKey = tuple[int, int, str]  # within a leaf queue, or a member of a fair one
+Avoided = tuple[()] | tuple[bool, tuple[int, ...]]  # whether they are closed to the job, and nodes
 ClassKey = tuple[
-    str, GangShape, str, tuple[int, ...], str, str, bool
+    str, GangShape, str, Avoided, str, str, bool
 ]  # queue, shape, cluster, nodes avoided, job id if it has a hold, member, protected
 
 
@@ -35,12 +37,13 @@ def order_key(queue: Queue, job: Job) -> OrderKey:
     return (0 if queue.fifo else -job.spec.priority, job.submit_ms, job.spec.id)
 
 
-def class_key(queue: Queue, job: Job, *, held: bool) -> ClassKey:
-    """Which pending jobs fit or do not fit together with it."""
+def class_key(queue: Queue, job: Job, *, held: bool, now_ms: int) -> ClassKey:
+    """Which pending jobs fit or do not fit together with it. It changes when its suspects are open to it again."""
     spec = job.spec
     cluster = spec.cluster_selector[0][1] if spec.cluster_selector else ""
     member = member_of(spec) if queue.tracked else ""
-    return (job.queue, job.asks.shape, cluster, job.suspects, spec.id if held else "", member, protected(job))
+    avoided = (job.suspects_until_ms > now_ms, tuple(sorted(job.suspects))) if job.suspects else ()
+    return (job.queue, job.asks.shape, cluster, avoided, spec.id if held else "", member, protected(job))
 
 
 def member_of(spec: JobSpec) -> str:
@@ -60,7 +63,8 @@ def priority_of(key: OrderKey) -> int:
 
 MEMBER_PARTS: Final = "\0"  # no namespace has it
 TELL_APART: Final = (
-    "asks", "suspects", "preemptions", "spec.max_preemptions", "spec.cluster_selector", "spec.preemptible"
+    "asks", "suspects", "suspects_until_ms", "preemptions", "spec.max_preemptions", "spec.cluster_selector",
+    "spec.preemptible",
 )  # fmt: skip  # see `class_key`
 MEMBER: Final = ("spec.namespace", "spec.submitter")
 
@@ -79,10 +83,11 @@ def sorting_of(leaf: Queue) -> Sorting:
 class PendingClass:
     """The jobs of one class, ascending by order key. `head` skips the removed front."""
 
-    __slots__ = ("head", "key", "keys")
+    __slots__ = ("head", "key", "keys", "shuns")
 
     def __init__(self, key: ClassKey) -> None:
         self.key = key
+        self.shuns = key[3][:1] == (True,)  # whether the nodes that its jobs avoid are closed to them
         self.keys: list[OrderKey] = []
         self.head = 0
 
@@ -162,10 +167,12 @@ class PendingIndex:
         if len(found) == 0:
             self._leave(key)
 
-    def reorder(self, leaf: Queue, waiting: Sequence[Job], held: Sequence[Job], jobs: Mapping[str, Job]) -> None:
+    def reorder(
+        self, leaf: Queue, waiting: Sequence[Job], held: Sequence[Job], *, jobs: Mapping[str, Job], now_ms: int
+    ) -> None:
         """The ordering of a leaf, or whether it keeps its members, has changed: its jobs, in the order in which they
         came, are sorted in again. `held`: those of them that have a hold."""
-        self._refill(leaf, sorted_anew(leaf, waiting, held, jobs))
+        self._refill(leaf, sorted_anew(leaf, waiting, held, jobs=jobs, now_ms=now_ms))
 
     def merge(self, leaf: Queue) -> None:
         """The leaf no longer keeps its members, and nothing else of the order of its jobs has changed."""
@@ -289,7 +296,7 @@ class PendingIndex:
 
 
 def sorted_anew(
-    leaf: Queue, waiting: Sequence[Job], held: Sequence[Job], jobs: Mapping[str, Job]
+    leaf: Queue, waiting: Sequence[Job], held: Sequence[Job], *, jobs: Mapping[str, Job], now_ms: int
 ) -> dict[ClassKey, list[OrderKey]]:
     """The pending jobs of a leaf as `class_key` and `order_key` have them one by one.
 
@@ -307,10 +314,10 @@ def sorted_anew(
     for job in held:
         order = order_key(leaf, job)
         alike[values(job)].remove(order)
-        found[class_key(leaf, job, held=True)].append(order)
+        found[class_key(leaf, job, held=True, now_ms=now_ms)].append(order)
     for keys in alike.values():
         if keys:
-            found[class_key(leaf, jobs[keys[0][2]], held=False)] += keys
+            found[class_key(leaf, jobs[keys[0][2]], held=False, now_ms=now_ms)] += keys
     for keys in found.values():
         keys.sort()
     return found

@@ -16,7 +16,7 @@ from muster.core.backoff import backoff_ms
 from muster.core.draft import Draft
 from muster.core.further import of_placement
 from muster.core.graces import first_end_ms
-from muster.core.jobs import RUNNING_STATES, Job, may_grow
+from muster.core.jobs import RUNNING_STATES, Job, may_grow, shunned
 from muster.core.limits import (
     MESSAGE_CHARS_MAX,
     PLAN_VICTIMS_MAX,
@@ -119,6 +119,9 @@ def _why_not(draft: Draft, fact: commands.PreemptionPlanned, takings: list[Takin
         return "the queue does not preempt now"
     if any(not 0 <= group.group < len(job.gang.tasks) for group in fact.placement):
         return "the placement is not the job's gang"
+    shut = shunned(job, draft.now_ms)
+    if shut and any(node in shut for group in fact.placement for node, _ in group.runs):
+        return "the job does not go now where it failed to start"
     ahead = prospect_of(draft, {holder: hold for holder, hold in draft.holds.items() if holder != fact.job})
     outlook = outlook_of(draft, CommittedUsage(draft, without={fact.job: None}))
     if job.charged:

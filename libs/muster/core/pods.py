@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from muster.core import commands
 from muster.core import transitions as tr
-from muster.core.backoff import backoff_ms
 from muster.core.draft import Draft
-from muster.core.elastic import can_do_without, shrink, suspects_of
+from muster.core.elastic import can_do_without, pauses_ms, shrink, suspects_of
 from muster.core.jobs import FAILED, GONE, SUCCEEDED, Job, is_over
 from muster.core.lifecycle import PLACED, STARTING, STOPPING
 from muster.core.limits import MESSAGE_CHARS_MAX
@@ -137,7 +136,8 @@ def _fail(draft: Draft, job: Job, change: PodChange) -> None:
 
 
 def requeue(draft: Draft, job: Job, reason: Reason, message: str, suspects: tuple[int, ...] = ()) -> None:
-    """Take the gang down and queue it again, later each time."""
+    """Take the gang down and queue it again, later each time; on other nodes than its suspects, soon (rule L3)."""
+    not_before_ms, suspects_until_ms = pauses_ms(draft, job, reason, job.requeues, suspects)
     job = draft.change(
         job,
         tr.JobStopping(
@@ -146,8 +146,9 @@ def requeue(draft: Draft, job: Job, reason: Reason, message: str, suspects: tupl
             next=JobState.QUEUED,
             reason=reason,
             message=message,
-            not_before_ms=draft.now_ms + backoff_ms(reason, job.requeues, draft.tree.by_id[job.queue]),
+            not_before_ms=not_before_ms,
             suspects=suspects,
+            suspects_until_ms=suspects_until_ms,
         ),
     )
     finish_stopping(draft, job)

@@ -100,7 +100,7 @@ class Planner:
         if queue.spec.preemption == "NEVER" or not queue.starts_jobs:
             return Answer(None, "the queue does not preempt now")
         # Equal jobs that are no more important find no more than the first of them did.
-        alike = (class_key(queue, job, held=False), job.spec.priority, self._is_fresh(job))
+        alike = (class_key(queue, job, held=False, now_ms=state.now_ms), job.spec.priority, self._is_fresh(job))
         known = self._none.get(alike)
         if known is None:
             answer = self._search(job)
@@ -238,7 +238,7 @@ def place(
     mask = cluster_mask(job)
     overlay = ahead.overlay(takings)
     avoiding = overlay.place_gang(tasks, cluster_mask=mask, suspects=job.suspects)
-    if avoiding is not None or not job.suspects:
+    if avoiding is not None or not job.suspects or job.suspects_until_ms > outlook.now_ms:
         return avoiding
     return overlay.place_gang(tasks, cluster_mask=mask)
 

@@ -167,6 +167,7 @@ def _record(job: Job, numbers: dict[int, int]) -> JobRecord:
         asks=-1 if job.asks is job.gang else numbers[id(job.asks)],
         saved_ms=job.saved_ms,
         began=tuple(sorted(job.began.items())) if job.began else (),
+        suspects_until_ms=job.suspects_until_ms,
     )
 
 
@@ -295,6 +296,7 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
         exits=record.exits,
         saved_ms=record.saved_ms,
         began=dict(record.began) or None,
+        suspects_until_ms=record.suspects_until_ms,
     )
     spec = job.spec
     state.jobs[spec.id] = job

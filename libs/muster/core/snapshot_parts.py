@@ -131,6 +131,7 @@ class JobRecord(Struct, array_like=True, frozen=True):
     asks: int = -1  # the gang it asks for, if it is not `gang`
     saved_ms: int = 0
     began: tuple[tuple[int, int], ...] = ()
+    suspects_until_ms: int = 0
 
 
 class JobsPart(Part, tag="Jobs", frozen=True):

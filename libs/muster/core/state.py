@@ -133,7 +133,7 @@ class CellState:
 
     def class_key(self, job: Job) -> ClassKey:
         """Which pending jobs fit or do not fit together with it."""
-        return class_key(self.queues.by_id[job.queue], job, held=job.spec.id in self.holds)
+        return class_key(self.queues.by_id[job.queue], job, held=job.spec.id in self.holds, now_ms=self.now_ms)
 
     def is_pending(self, job: Job) -> bool:
         """Whether the cycle may start it: queued and not in backoff."""

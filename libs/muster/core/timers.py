@@ -1,9 +1,9 @@
 """What becomes due by itself.
 
 Delays that are the same for every job (start timeout, forgetting finished jobs and request ids) are queues: what came
-first is due first. Delays that differ (max_runtime, backoff, holds, repeated preemption requests) are one sorted list.
-Entries are never taken out early: an entry whose job has moved on is recognised by its epoch and skipped, and leaves
-when it reaches the front.
+first is due first. Delays that differ (max_runtime, backoff, suspects, holds, repeated preemption requests) are one
+sorted list. Entries are never taken out early: an entry whose job has moved on is recognised by its epoch and skipped,
+and leaves when it reaches the front.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ class Due(IntEnum):
     REQUEST_AGAIN = 3
     GROWN = 4  # replicas that were added have to run by now
     GROW_AGAIN = 5
+    SUSPECTS_AGAIN = 6  # nodes that a job avoids are open to it again, after all others
 
 
 TimerEntry = tuple[int, int, str, int]  # due_ms, Due, job id, epoch

@@ -176,6 +176,7 @@ class JobShrunk(Transition, tag="JobShrunk", frozen=True):
     message: str = ""
     suspects: tuple[int, ...] = ()  # nodes that this job avoids from now on
     not_before_ms: int = 0  # it does not grow before
+    suspects_until_ms: int = 0  # so long on other nodes only; then those it avoids come last
 
 
 class PodsChanged(Transition, tag="PodsChanged", frozen=True):
@@ -218,6 +219,7 @@ class JobStopping(Transition, tag="JobStopping", frozen=True):
     not_before_ms: int = 0  # backoff when next is Queued
     suspects: tuple[int, ...] = ()  # nodes that this job avoids from now on (rule L3)
     exit_code: int = 0  # of the pod that failed, when next is Failed
+    suspects_until_ms: int = 0  # so long on other nodes only; then those it avoids come last
 
 
 class JobPreempted(Transition, tag="JobPreempted", frozen=True):

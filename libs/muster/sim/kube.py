@@ -38,6 +38,8 @@ class KubeFaults(Struct):
     throttled_chance: float = 0.0
     watch_cut_chance: float = 0.0  # per batch
     admission_refused_chance: float = 0.0  # the kubelet says no
+    refusing: tuple[str, ...] = ()  # nodes whose kubelets always do
+    hanging: tuple[str, ...] = ()  # nodes on which no pod ever starts
     vanish_chance: float = 0.0  # a running pod is deleted by somebody else
     stuck_chance: float = 0.0  # a kubelet cannot end a pod that is deleted, and does not hear from it either, for
     stuck_s: float = 330.0
@@ -193,9 +195,9 @@ class SimKube:
         uid, node = pod["metadata"]["uid"], pod["spec"]["nodeName"]
         if node not in self.nodes:
             self._later(5.0, self._remove, uid)  # the pod garbage collector
-        elif self.rng.random() < self.faults.admission_refused_chance:
+        elif self.rng.random() < self.faults.admission_refused_chance or node in self.faults.refusing:
             self._later(0.01, self._refuse, uid)
-        else:
+        elif node not in self.faults.hanging:
             annotations = pod["metadata"].get("annotations") or {}
             self._later(float(annotations.get("sim.muster.io/start-seconds", "0.05")), self._start, uid)
 

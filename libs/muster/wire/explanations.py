@@ -58,7 +58,7 @@ def _blocker(blocker: Blocker) -> query_pb2.Blocker:
         nodes=blocker.nodes,
         message=blocker.message,
     )
-    if blocker.kind == "backoff":
+    if blocker.kind in ("backoff", "suspect"):
         message.missing = f"{blocker.missing / 1000:g}s"
     elif blocker.kind in COUNTED_IN_PODS:
         message.needed, message.available = str(blocker.needed), str(blocker.available)

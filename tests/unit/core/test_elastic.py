@@ -278,7 +278,8 @@ def test_replicas_that_do_not_start_leave_again(elastic):
     done = elastic.cell.wait(START_TIMEOUT_MS)
     (shrunk,) = [t for t in done if isinstance(t, tr.JobShrunk)]
     assert (shrunk.pods, shrunk.reason) == ((3, 4, 5), "StartTimeout")
-    assert shrunk.not_before_ms == elastic.cell.now_ms + 60_000
+    assert shrunk.not_before_ms == elastic.cell.now_ms + 1000
+    assert shrunk.suspects_until_ms == elastic.cell.now_ms + 60_000
     elastic.pods("e", GONE, 3, 4, 5)
     assert there(elastic, "e") == 3
     elastic.cell.wait(60_000)

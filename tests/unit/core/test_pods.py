@@ -160,7 +160,8 @@ def test_backoff_doubles_up_to_an_hour(world):
     for _ in range(14):
         world.cell.send(c.PlacementRejected("sim-a", world.id("a"), world.job("a").epoch, 0))
         world.pods("a", 5)
-        waits.append(world.job("a").not_before_ms - world.cell.now_ms)
+        assert world.job("a").not_before_ms == world.cell.now_ms + 1000  # as for any other node
+        waits.append(world.job("a").suspects_until_ms - world.cell.now_ms)
         world.cell.wait(waits[-1])
     assert waits[:4] == [1000, 2000, 4000, 8000]
     assert waits[-1] == 3600 * 1000
@@ -231,7 +232,8 @@ def test_a_gang_that_does_not_start_in_time_is_taken_down_and_suspects_its_nodes
     runs = gang.job("a").placement[0].runs
     late = {node for node, _ in runs} if runs[0][1] > 1 else {node for node, _ in runs[1:]}
     assert set(done[0].suspects) == late
-    assert done[0].not_before_ms == gang.cell.now_ms + 60_000
+    assert done[0].not_before_ms == gang.cell.now_ms + 1000
+    assert done[0].suspects_until_ms == gang.cell.now_ms + 60_000
 
 
 def test_a_gang_that_runs_has_no_start_timeout(gang):

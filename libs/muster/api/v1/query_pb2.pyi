@@ -620,7 +620,7 @@ class Blocker(_message.Message):
     rule: _builtins.str
     """Rule of the scheduling semantics, such as "Q3" or "G4"."""
     kind: _builtins.str
-    """What kind of thing: queue-limit, queue-state, capacity, device, selector, taint, backoff, hold, ..."""
+    """What kind of thing: queue-limit, queue-state, capacity, device, selector, taint, backoff, hold, suspect, ..."""
     subject: _builtins.str
     """The queue, group or node set it is about."""
     resource: _builtins.str
@@ -628,7 +628,9 @@ class Blocker(_message.Message):
     """Quantities of the resource; for kinds capacity and device, numbers of pods."""
     available: _builtins.str
     missing: _builtins.str
-    """A quantity of the resource: in a queue, or for one more pod on the node that lacks least. For kind backoff, a time."""
+    """A quantity of the resource: in a queue, or for one more pod on the node that lacks least. For kinds backoff and
+    suspect, a time.
+    """
     nodes: _builtins.int
     """On how many nodes this is what is in the way."""
     message: _builtins.str
