@@ -5,8 +5,7 @@ A member goes along the moments of its group: the group may be further already, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from muster.core import exact
@@ -17,8 +16,6 @@ from muster.core.parts import SCALE_BITS
 if TYPE_CHECKING:
     from muster.core.bounded_groups import Group
     from muster.core.bounded_record import Level
-
-Pick = Callable[[tuple[int, ...]], tuple[int, ...]]
 
 RELIABLE: Final = 1 << 20  # a divisor is so many times its error, or nothing is decided with it
 
@@ -51,15 +48,10 @@ class Counted:
         self.sizes = [size if bits >> r & 1 else 0 for r, size in enumerate(capacity)]  # the capacity of each
         # What amounts times the scale of a flow are divided by to be shares.
         self.units = [size << SCALE_BITS - exact.PRECISION_BITS or 1 for size in self.sizes]
-        self.kinds: dict[int, tuple[tuple[int, ...], Pick | None]] = {}  # by needs: those of a flow, and their amounts
+        self.kinds: dict[int, tuple[int, ...]] = {}  # by what a flow needs: what of that counts
 
-    def kind(self, flow: Flow) -> tuple[tuple[int, ...], Pick | None]:
-        places = [place for place, r in enumerate(flow.resources) if self.sizes[r]]
-        pick: Pick | None = None
-        if len(places) < len(flow.resources):
-            pick = itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
-        found = self.kinds[flow.needs] = tuple([flow.resources[place] for place in places]), pick
-        return found
+    def kind(self, flow: Flow) -> tuple[int, ...]:
+        return self.kinds.setdefault(flow.needs, tuple([r for r in flow.resources if self.sizes[r]]))
 
 
 class _Sibling:
@@ -93,8 +85,8 @@ class FlowMember(_Sibling):
         self.number = number
         self.weight = weight = weight or 1
         self.flow = flow
-        self.resources, pick = counted.kinds.get(flow.needs) or counted.kind(flow)
-        self.amounts = pick(flow.amounts) if pick else flow.amounts  # of resources that count
+        self.resources = counted.kinds.get(flow.needs) or counted.kind(flow)  # those that count
+        self.amounts = flow.amounts  # of all resources
         self.is_active = self.is_added = False
         if flow.weight != weight:
             flow.weigh(weight)

@@ -102,22 +102,30 @@ class Rise:
         """A level of their own for the members."""
         self.members = members
         self._level = 0
-        sums, heap = self._sums, []
+        heap: list[tuple[int, int]] = []
+        flows: list[FlowMember] = []
         for number, member in members.items():
             if member.since:
                 heap.append((member.since, number))
-            elif isinstance(member, FlowMember):  # as `_join` does it
-                scale = member.scale
-                for r, amount in zip(member.resources, member.amounts, strict=True):
-                    sums[r] += amount * scale
+            elif isinstance(member, FlowMember):
                 member.is_active = member.is_added = True
+                flows.append(member)
                 heap.append((member.end, number))
             else:
                 self._join_group(member)
                 heap.append((member.next_level(), number))
+        if flows:
+            self._join_flows(flows)
         heapify(heap)
         self._heap = heap
         self._settle()
+
+    def _join_flows(self, members: Sequence[FlowMember]) -> None:
+        """As `_join` of each, resource by resource."""
+        scales, sums = [member.scale for member in members], self._sums
+        for r, amounts in enumerate(zip(*[member.amounts for member in members], strict=True)):
+            if self.counted.sizes[r]:
+                sums[r] += sum(map(mul, amounts, scales))
 
     def _line_up(self) -> None:
         self._heap = [(member.next_level(), number) for number, member in self.members.items()]
@@ -137,9 +145,9 @@ class Rise:
         if not isinstance(member, FlowMember):
             self._join_group(member)
             return
-        sums, scale = self._sums, member.scale
-        for r, amount in zip(member.resources, member.amounts, strict=True):
-            sums[r] += amount * scale
+        sums, amounts, scale = self._sums, member.amounts, member.scale
+        for r in member.resources:
+            sums[r] += amounts[r] * scale
         member.is_active = member.is_added = True
 
     def _join_group(self, member: GroupMember) -> None:
@@ -162,9 +170,9 @@ class Rise:
             return
         sums = self._sums
         if isinstance(member, FlowMember):
-            scale = member.scale
-            for r, amount in zip(member.resources, member.amounts, strict=True):
-                sums[r] -= amount * scale
+            amounts, scale = member.amounts, member.scale
+            for r in member.resources:
+                sums[r] -= amounts[r] * scale
         else:
             sums[:] = map(sub, sums, member.rising)
         member.is_added = False

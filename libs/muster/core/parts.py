@@ -74,14 +74,9 @@ class Parts:
         """They may have come somewhere else, or they are new."""
         self._seen |= dict.fromkeys([flow.place for flow in flows])
 
-    def levels(self, places: Numbers) -> Numbers:
-        """The number of the level at which flows were stopped, when `digits` were asked for; below zero: none."""
-        return np.where(self._stopped.take(places), self._which.take(places), -1)
-
     def digits(self) -> tuple[Numbers, Numbers]:
         """The parts, rounded down, the least digit first; for each EXACTLY, CLOSELY or NOT_KNOWN. Not to be changed."""
         if len(self._levels) > 2 * self._in_use + LEVELS_MORE:  # most of these are not in use any more
-            self._levels = []
             self.see(self._flows)
         seen, self._seen = list(self._seen), {}
         if seen:
@@ -135,6 +130,8 @@ class Parts:
         return found.view(np.int64)
 
     def _look(self, seen: list[int]) -> None:
+        if len(seen) == len(self._flows):
+            self._levels = []
         flows = [self._flows[number] for number in seen]
         at = [flow.level for flow in flows]
         for level in dict.fromkeys(at):

@@ -45,7 +45,7 @@ class Stopped:
     """Flows that were stopped at levels."""
 
     def __init__(self, asked, capacity, weight, numerator, denominator):
-        self.flow = flow_of((kind_of([0]), (asked,)), [capacity])
+        self.flow = flow_of(kind_of(1), [asked], [capacity])
         self.flow.weigh(weight)
         # The level is a part of the one at which the flow has all it asks for.
         self.exact = Fraction(asked, capacity) * numerator / (denominator * weight)
@@ -89,7 +89,7 @@ def test_most_levels_are_known_closely():
 
 
 def test_flows_that_come_somewhere_else_are_looked_at():
-    flow = flow_of((kind_of([0]), (10,)), [100])
+    flow = flow_of(kind_of(1), [10], [100])
     parts = Parts([flow])
     assert number(parts.digits()[0]) == [0]
     flow.share = flow.full
