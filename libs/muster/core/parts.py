@@ -66,16 +66,13 @@ class Parts:
         self._late: dict[int, None] = {}  # those of which `_find` does not know that yet
         self._in_use = 0  # how many levels were in use when last counted
         self._bounds: list[tuple[int, int]] = []  # of the levels, when digits were found
-        self._digits: Numbers = np.zeros((DIGITS, size), dtype=np.int64)  # what was found
-        self._known: Numbers = np.zeros(size, dtype=np.int64)
-        self.changed: Numbers | None = None  # the flows of which that is something else than before; None: maybe of all
 
     def see(self, flows: Iterable[Flow]) -> None:
         """They may have come somewhere else, or they are new."""
         self._seen |= dict.fromkeys([flow.place for flow in flows])
 
-    def digits(self) -> tuple[Numbers, Numbers]:
-        """The parts, rounded down, the least digit first; for each EXACTLY, CLOSELY or NOT_KNOWN. Not to be changed."""
+    def look(self) -> list[int] | None:
+        """Look at what was seen. Returns the flows of which the part may be another one than before; None: of all."""
         if len(self._levels) > 2 * self._in_use + LEVELS_MORE:  # most of these are not in use any more
             self.see(self._flows)
         seen, self._seen = list(self._seen), {}
@@ -83,37 +80,24 @@ class Parts:
             self._look(seen)
         before = self._bounds
         self._bounds = [(level.middle, level.error) for level in self._levels]
-        if len(seen) <= FEW and before and self._bounds[: len(before)] == before:  # no level has moved
-            self.changed = np.array(seen, dtype=np.intp)
-            if seen:
-                self._write(seen)
-        else:
-            self.changed = None
-            self._work()
-        return self._digits, self._known
+        has_moved = not before or self._bounds[: len(before)] != before
+        return None if has_moved or len(seen) > FEW else seen
 
-    def _write(self, places: list[int]) -> None:
-        """The digits of a few flows."""
-        parts, self._known[places] = parts_of([self._flows[place] for place in places])
-        self._digits[:, places] = digits_of(parts)
-
-    def _work(self) -> None:
-        """The digits of all."""
+    def digits(self) -> tuple[Numbers, Numbers]:
+        """The parts of all, rounded down, the least digit first; for each EXACTLY, CLOSELY or NOT_KNOWN."""
         late, self._late = list(self._late), {}
         if late:
             self._find(late)
         if not self._levels:
-            self._digits, self._known = self._fixed.copy(), self._how.copy()
-            return
+            return self._fixed, self._how
         if self._misfits.any() or max(self._bounds)[0] >> ROOM_BITS:
-            parts, self._known = parts_of(self._flows)
-            self._digits = digits_of(parts)
-            return
+            parts, how = parts_of(self._flows)
+            return digits_of(parts), how
         levels = self._cut([max(middle - error, 0) for middle, error in self._bounds])
         errors = np.array([error.bit_length() for _, error in self._bounds])
         close = errors.take(self._which) + self._bits < UP_BITS + exact.PRECISION_BITS + CLOSE_BITS - 2
-        self._digits = np.where(self._stopped, _multiplied(levels, self._scales), self._fixed)
-        self._known = np.where(self._stopped, np.where(close, CLOSELY, NOT_KNOWN), self._how)
+        digits = np.where(self._stopped, _multiplied(levels, self._scales), self._fixed)
+        return digits, np.where(self._stopped, np.where(close, CLOSELY, NOT_KNOWN), self._how)
 
     def _cut(self, lows: Sequence[int]) -> Numbers:
         """DIGITS of the level of each flow, from a place of its own. The last one may be LIMB + 1."""

@@ -41,6 +41,9 @@ NOTHING_KNOWN: Final = 1 << (FRACTION_BITS + 3)
 MAY_MISS: Final = np.array([0, CLOSE, CLEAR], dtype=np.int64)  # by how the part is known
 
 
+Amounts = tuple[Numbers, Numbers]  # whole parts and the rest; how many units that may be too little
+
+
 def rounded(tree: Tree, columns: Columns, filled: Filled) -> Numbers:
     """Whole amounts from the shares of the flows: a row for each resource, the queues as in `columns`."""
     rounding = _Rounding(tree, columns, filled)
@@ -55,14 +58,15 @@ class _Rounding:
         self._columns = columns
         self._filled = filled
         self._before, columns.rounded = columns.rounded, None
-        whole, rest, error = _amounts(columns)
-        self.whole = columns.summed(whole)
-        self.close: set[int] = set()  # the queues of whose children exact numbers decide what they get
-        self._rest = columns.summed(rest)  # of the amount of each queue, below the whole part
+        self._changed = columns.parts.look()
+        amounts, error = _amounts(columns, self._changed)
+        self.whole: Numbers
+        self.whole, self._rest = columns.summed(amounts)  # of each queue, the rest below the whole part
         self._error = columns.summed(error)  # how many units that may be too little
+        self.close: set[int] = set()  # the queues of whose children exact numbers decide what they get
         self._error[self._error >= CLEAR] = NOTHING_KNOWN
         self.whole += self._rest >> FRACTION_BITS
-        self._rest &= ONE_UNIT - 1
+        self._rest = (self._rest & ONE_UNIT - 1).astype(np.int64)
         self._settle()
 
     def _settle(self) -> None:
@@ -80,12 +84,12 @@ class _Rounding:
 
     def split(self) -> None:
         """Give all children what their parents have; where everything about these is as before, that is as before."""
-        columns, before, changed = self._columns, self._before, self._columns.parts.changed
+        columns, before, changed = self._columns, self._before, self._changed
         if before is None or changed is None or not columns.is_small:
             for split in columns.splits:
                 self._split(split)
             return
-        is_new = columns.above(changed)
+        is_new = columns.above(np.array(changed, dtype=np.intp))
         is_new[[*self.close, *before[1]]] = True
         low, self.whole = self.whole, before[0].copy()
         self.whole[:, 0] = low[:, 0]
@@ -107,7 +111,7 @@ class _Rounding:
         ranked = np.empty((rows, queues + 2), dtype=keys.dtype)
         ranked[:, 0], ranked[:, 1:-1], ranked[:, -1] = NO_KEY, keys, LAST_KEY
         ranked.sort(axis=1)
-        edge = split.begin + count + (queues + 2) * np.arange(rows)[:, None]
+        edge = split.begin + count.astype(np.intp) + (queues + 2) * np.arange(rows)[:, None]
         worst, beyond = ranked.take(edge), ranked.take(edge + 1)  # the last that gets one more, and the next one
         gets = keys <= worst.take(split.above, axis=1)
         for place, r in zip(*np.nonzero((beyond - worst <= self._error[split.among]).T), strict=True):
@@ -210,31 +214,32 @@ def _exact_share(flow: Flow, r: int) -> Exact:
     return flow.share * flow.direction[r]
 
 
-def _amounts(columns: Columns) -> tuple[Numbers, Numbers, Numbers]:
-    """What each flow has: whole parts, the rest, and how many units that may be too little."""
-    if columns.is_small:
-        before, columns.amounts = columns.amounts, None
+def _amounts(columns: Columns, changed: list[int] | None) -> Amounts:
+    """What each flow has. `changed`: those of which that may be something else than before."""
+    before, columns.amounts = columns.amounts, None
+    if not columns.is_small:
+        return _of_parts(columns.asked, *parts_of(columns.flows))
+    if before is None or changed is None:
         digits, how = columns.parts.digits()
-        changed = columns.parts.changed
-        if before is None or changed is None:
-            columns.amounts = multiplied(columns.asked, columns.large, digits)
-        else:
-            columns.amounts = before
-            for all_of, some in zip(
-                before, multiplied(columns.asked[:, changed], columns.large, digits[:, changed]), strict=True
-            ):
-                all_of[:, changed] = some
-        whole, rest = columns.amounts
+        amounts = multiplied(columns.asked, columns.large, digits), MAY_MISS.take(how)
     else:
-        parts, how = parts_of(columns.flows)
-        amounts = columns.asked * np.array(parts, dtype=object)
-        whole, rest = amounts >> PART_BITS, amounts >> (PART_BITS - FRACTION_BITS) & (ONE_UNIT - 1)
-        # A part that is known closely tells little about an amount so large.
-        how[(columns.asked >> AMOUNT_BITS).any(axis=0) & (how == CLOSELY)] = NOT_KNOWN
-    return whole, rest, MAY_MISS.take(how)
+        amounts = before
+        found = _of_parts(columns.asked[:, changed], *parts_of([columns.flows[place] for place in changed]))
+        for all_of, some in zip(before, found, strict=True):
+            all_of[..., changed] = some
+    columns.amounts = amounts
+    return amounts
 
 
-def multiplied(asked: Numbers, large: Sequence[int], digits: Numbers) -> tuple[Numbers, Numbers]:
+def _of_parts(asked: Numbers, parts: list[int], how: Numbers) -> Amounts:
+    """Amounts times parts of PART, in Python's own integers."""
+    amounts = asked * np.array(parts, dtype=object)
+    # A part that is known closely tells little about an amount so large.
+    how[(asked >> AMOUNT_BITS).any(axis=0) & (how == CLOSELY)] = NOT_KNOWN
+    return np.array([amounts >> PART_BITS, amounts >> (PART_BITS - FRACTION_BITS) & (ONE_UNIT - 1)]), MAY_MISS.take(how)
+
+
+def multiplied(asked: Numbers, large: Sequence[int], digits: Numbers) -> Numbers:
     """Amounts below 2^AMOUNT_BITS times parts of PART: whole, and units rounded down by at most CLOSE.
 
     A digit has LIMB_BITS; of no sum here there are more than two products of digits and a carry, which is below 2^63.
@@ -258,4 +263,4 @@ def multiplied(asked: Numbers, large: Sequence[int], digits: Numbers) -> tuple[N
     tail &= LIMB
     tail >>= 2 * LIMB_BITS - FRACTION_BITS
     lead |= tail
-    return whole, lead
+    return np.array([whole, lead])
