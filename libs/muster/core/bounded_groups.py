@@ -84,9 +84,7 @@ class Group(Rise):
                 flow = member.flow
                 needs |= flow.needs
                 common &= flow.needs
-                slack += weight
-                if flow.main[0] >> more:  # its scale is rounded down
-                    slack += flow.main[0] >> more
+                slack += weight + (flow.main[0] >> more)  # its scale is rounded down
                 doubt += 4 * weight * (member.error + 3)  # it begins and ends once
             else:
                 group = member.group
@@ -182,7 +180,7 @@ class Group(Rise):
         if member.is_active:
             self._withdraw(member)
             if isinstance(member, FlowMember):
-                ends, changed = True, member.resources
+                ends, changed = True, self.counted.of(member.flow)
                 if self._tells:
                     self.story.append((number, member.flow.main))
             else:

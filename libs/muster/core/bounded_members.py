@@ -50,8 +50,10 @@ class Counted:
         self.units = [size << SCALE_BITS - exact.PRECISION_BITS or 1 for size in self.sizes]
         self.kinds: dict[int, tuple[int, ...]] = {}  # by what a flow needs: what of that counts
 
-    def kind(self, flow: Flow) -> tuple[int, ...]:
-        return self.kinds.setdefault(flow.needs, tuple([r for r in flow.resources if self.sizes[r]]))
+    def of(self, flow: Flow) -> tuple[int, ...]:
+        """Of what a flow needs, the resources that count."""
+        known = self.kinds.get(flow.needs)
+        return known or self.kinds.setdefault(flow.needs, tuple([r for r in flow.resources if self.sizes[r]]))
 
 
 class _Sibling:
@@ -75,18 +77,16 @@ class _Sibling:
 class FlowMember(_Sibling):
     """A flow that has nothing in the beginning, and stops by itself when it has all."""
 
-    __slots__ = ("amounts", "end", "flow", "resources", "scale")
+    __slots__ = ("end", "flow", "scale")
 
     start = ZERO
     since = error = 0
     goal: Exact | None = None  # where it stops by itself; None: when it has all
 
-    def __init__(self, number: int, weight: int, flow: Flow, counted: Counted) -> None:
+    def __init__(self, number: int, weight: int, flow: Flow) -> None:
         self.number = number
         self.weight = weight = weight or 1
         self.flow = flow
-        self.resources = counted.kinds.get(flow.needs) or counted.kind(flow)  # those that count
-        self.amounts = flow.amounts  # of all resources
         self.is_active = self.is_added = False
         if flow.weight != weight:
             flow.weigh(weight)
@@ -101,8 +101,7 @@ class FlowMember(_Sibling):
     def copy(self) -> FlowMember:
         twin = type(self).__new__(type(self))
         twin.number, twin.weight, twin.flow, twin.end = self.number, self.weight, self.flow, self.end
-        twin.resources, twin.amounts, twin.scale = self.resources, self.amounts, self.scale
-        twin.is_active, twin.is_added = self.is_active, self.is_added
+        twin.scale, twin.is_active, twin.is_added = self.scale, self.is_active, self.is_added
         return twin
 
     def next_level(self) -> int:
@@ -131,12 +130,10 @@ class BoundMember(FlowMember):
 
     __slots__ = ("error", "goal", "since", "start")
 
-    def __init__(
-        self, number: int, weight: int, flow: Flow, counted: Counted, shares: tuple[Exact, Exact | None]
-    ) -> None:
+    def __init__(self, number: int, weight: int, flow: Flow, share: Exact, goal: Exact | None) -> None:
         """The shares: what it has, and where it stops by itself."""
-        super().__init__(number, weight, flow, counted)
-        self.start, self.goal = share, goal = shares
+        super().__init__(number, weight, flow)
+        self.start, self.goal = share, goal
         self.since, self.error = _since(share, self.weight)
         goal = goal or flow.full
         self.end = self.since + (goal.middle - share.middle) // self.weight

@@ -123,7 +123,7 @@ class Rise:
     def _join_flows(self, members: Sequence[FlowMember]) -> None:
         """As `_join` of each, resource by resource."""
         scales, sums = [member.scale for member in members], self._sums
-        for r, amounts in enumerate(zip(*[member.amounts for member in members], strict=True)):
+        for r, amounts in enumerate(zip(*[member.flow.amounts for member in members], strict=True)):
             if self.counted.sizes[r]:
                 sums[r] += sum(map(mul, amounts, scales))
 
@@ -145,8 +145,8 @@ class Rise:
         if not isinstance(member, FlowMember):
             self._join_group(member)
             return
-        sums, amounts, scale = self._sums, member.amounts, member.scale
-        for r in member.resources:
+        sums, amounts, scale = self._sums, member.flow.amounts, member.scale
+        for r in self.counted.of(member.flow):
             sums[r] += amounts[r] * scale
         member.is_active = member.is_added = True
 
@@ -170,8 +170,8 @@ class Rise:
             return
         sums = self._sums
         if isinstance(member, FlowMember):
-            amounts, scale = member.amounts, member.scale
-            for r in member.resources:
+            amounts, scale = member.flow.amounts, member.scale
+            for r in self.counted.of(member.flow):
                 sums[r] -= amounts[r] * scale
         else:
             sums[:] = map(sub, sums, member.rising)
