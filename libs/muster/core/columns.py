@@ -68,7 +68,8 @@ class Columns:
         self.up: Places = np.array(up, dtype=np.intp)  # the parent of each queue
         self.first: Places = np.array(first, dtype=np.intp)  # its first child
         self.last: Places = np.append(self.first[1:], len(up))
-        self.splits = [self.split(np.unique(self.up[start:stop])) for start, stop in _levels(first)]
+        above = self.last > self.first
+        self.splits = [self.split(start + np.flatnonzero(above[start:stop])) for start, stop in _levels(first)]
         self.begin: Places = np.array([node.begin for node in self.nodes], dtype=np.intp)  # its first flow
         self.end: Places = np.array([node.end for node in self.nodes], dtype=np.intp)
         leaves, flows = self.last == self.first, self.end - self.begin
@@ -121,7 +122,7 @@ class Columns:
 
     def see(self, touched: Sequence[Flow] | None) -> None:
         """Flows have come somewhere else; None: all may have."""
-        self.parts.see(self.flows if touched is None else touched)
+        self.parts.see(touched)
 
     def split(self, parents: Places) -> Split:
         """Of queues of one depth that have children."""
@@ -168,9 +169,8 @@ def _some(places: Places) -> Some:
 
 
 def _levels(first: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where the queues of each depth below the root begin and end: those of the next one begin with its first child."""
-    start = 1
-    while start < len(first):
-        stop = first[start]
+    """Where the queues of each depth but the last begin and end. Those of the next depth begin with the first child."""
+    start, stop = 0, 1
+    while stop < len(first):
         yield start, stop
-        start = stop
+        start, stop = stop, first[stop]

@@ -11,15 +11,15 @@ A leaf that asks for something else is put into its place, which costs O(depth) 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, chain, compress, repeat
-from operator import add, lt, mul, sub
+from itertools import accumulate, chain
+from operator import add, sub
 from typing import Any, Final
 
 import numpy as np
 
 from muster.core.columns import Columns, Numbers, Table, table
 from muster.core.exact import Exact
-from muster.core.flows import Flow, FlowDemand, Kind, Node, flow_of, flows_of, kind_of
+from muster.core.flows import RATIO_BITS, Flow, FlowDemand, Kind, Node, flow_of, flows_of, kind_of
 from muster.core.model import Amounts
 from muster.core.queues import Queue, QueueTree
 
@@ -214,15 +214,16 @@ class Tree:
 
     def _less_below(self, node: Node, first: int, second: int) -> Flow | None:
         """A flow below that needs a smaller share of the first resource than of the second."""
-        columns = self.columns
-        if columns is None:
-            return self._less_of(node.below, first, second)
-        found = self._less_of(node.below[:MOST_OFTEN], first, second)
-        if found is not None or len(node.below) <= MOST_OFTEN:
-            return found
-        mine, other = columns.asked[[first, second], node.begin : node.end].tolist()
-        is_less = map(lt, map(mul, mine, repeat(self.capacity[second])), map(mul, other, repeat(self.capacity[first])))
-        return next(compress(node.below, is_less), None)
+        flows, columns = node.below, self.columns
+        if len(flows) <= MOST_OFTEN or columns is None or not columns.is_small:
+            return self._less_of(flows, first, second)
+        found = self._less_of(flows[:MOST_OFTEN], first, second)
+        if found is None:  # only those of which ratios in floating point do not say that they need more of the first
+            mine, other = columns.asked[[first, second], node.begin : node.end]
+            much = self.capacity[first] * (1 + 0.5**RATIO_BITS)
+            maybe = np.flatnonzero(mine * float(self.capacity[second]) < other * much).tolist()
+            found = self._less_of([flows[number] for number in maybe], first, second)
+        return found
 
     def _less_of(self, flows: Sequence[Flow], first: int, second: int) -> Flow | None:
         """The first of these that needs a smaller share of the first resource than of the second."""

@@ -48,7 +48,8 @@ class Parts:
 
     def __init__(self, flows: list[Flow]) -> None:
         self._flows = flows
-        self._seen: dict[int, None] = dict.fromkeys(range(len(flows)))
+        self._seen: dict[int, None] = {}
+        self._all_seen = True
         self._levels: list[Level] = []
         size = len(flows)
         self._which: Numbers = np.zeros(size, dtype=np.intp)  # the level at which a flow was stopped
@@ -67,15 +68,19 @@ class Parts:
         self._in_use = 0  # how many levels were in use when last counted
         self._bounds: list[tuple[int, int]] = []  # of the levels, when digits were found
 
-    def see(self, flows: Iterable[Flow]) -> None:
-        """They may have come somewhere else, or they are new."""
-        self._seen |= dict.fromkeys([flow.place for flow in flows])
+    def see(self, flows: Iterable[Flow] | None) -> None:
+        """They may have come somewhere else, or they are new; None: all may have."""
+        if flows is None:
+            self._all_seen = True
+        else:
+            self._seen |= dict.fromkeys([flow.place for flow in flows])
 
     def look(self) -> list[int] | None:
         """Look at what was seen. Returns the flows of which the part may be another one than before; None: of all."""
         if len(self._levels) > 2 * self._in_use + LEVELS_MORE:  # most of these are not in use any more
-            self.see(self._flows)
-        seen, self._seen = list(self._seen), {}
+            self._all_seen = True
+        seen = list(range(len(self._flows))) if self._all_seen else list(self._seen)
+        self._seen, self._all_seen = {}, False
         if seen:
             self._look(seen)
         before = self._bounds
