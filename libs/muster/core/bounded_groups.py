@@ -155,7 +155,8 @@ class Group(Rise):
             setattr(twin, name, value)
         twin.members = {number: member.copy() for number, member in self.members.items()}
         twin.weightless = {number: member.copy() for number, member in self.weightless.items()}
-        twin._used, twin._sums, twin._heap = dict(self._used), list(self._sums), list(self._heap)
+        twin._used, twin._heap = dict(self._used), list(self._heap)
+        twin._sums, twin._shares = list(self._sums), list(self._shares)
         twin.story, twin.ended, twin.filled, twin.stops = [*self.story], [*self.ended], [*self.filled], [*self.stops]
         twin.moments, twin._slopes, twin.joined = self.moments[-1:], None, {}
         return twin
@@ -205,7 +206,7 @@ class Group(Rise):
         self._has_moved = True
         self._used = used
         self.lead = SEVERAL  # nobody has looked
-        self._sums = [0] * len(self._sums)
+        self._sums, self._shares = [0] * len(self._sums), [0] * len(self._sums)
         for member in list(self.members.values()):
             member.is_active = member.is_added = False
             if member.is_done(level):

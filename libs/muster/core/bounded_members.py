@@ -161,7 +161,7 @@ class GroupMember(_Sibling):
         self.weight = weight or 1
         self.start = share
         self.since, self.error = _since(share, self.weight)
-        self.rising: Sequence[int] = ()  # what it adds to u, as amounts
+        self.rising: Sequence[int] = ()  # what it adds to u
         self.origin = group  # the one it has in the beginning
         self.reset()
 
