@@ -168,8 +168,11 @@ class Rise:
 
     def _withdraw(self, member: Member) -> None:
         """Its part is not to be in the sums any more."""
-        if not member.is_added:
-            return
+        if member.is_added:
+            self._subtract(member)
+            member.is_added = False
+
+    def _subtract(self, member: Member) -> None:
         if isinstance(member, FlowMember):
             sums = self._sums
             amounts, scale = member.flow.amounts, member.scale
@@ -177,7 +180,6 @@ class Rise:
                 sums[r] -= amounts[r] * scale
         else:
             self._shares[:] = map(sub, self._shares, member.rising)
-        member.is_added = False
 
     def _speed_up(self, changed: Sequence[int] | None = None) -> int:
         """Find out u as shares, of all resources or of those that have changed. Returns the largest."""
