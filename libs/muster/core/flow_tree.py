@@ -73,15 +73,15 @@ class Tree:
 
     def _written(self, demand: list[Amounts]) -> Table:
         """The same in numbers, without what nobody can get."""
-        flat, sizes = _flat(demand), list(map(len, demand))
-        if not all(sizes) or min(flat[1::2], default=1) <= 0 or not self.index.keys() >= set(flat[::2]):
+        names, values, sizes = _flat(demand)
+        if not all(sizes) or min(values, default=1) <= 0 or not self.index.keys() >= set(names):
             known = [self._known(amounts) for amounts in demand]
             places = [0, *accumulate(map(bool, known))]
             for node in self.nodes:
                 node.begin, node.end = places[node.begin], places[node.end]
             demand = [amounts for amounts in known if amounts]
-            flat, sizes = _flat(demand), list(map(len, demand))
-        return table(list(map(self.index.__getitem__, flat[::2])), flat[1::2], sizes, len(self.resources))
+            names, values, sizes = _flat(demand)
+        return table(list(map(self.index.__getitem__, names)), values, sizes, len(self.resources))
 
     def _known(self, amounts: Amounts) -> Amounts:
         """Without nothing; of a flow that asks for a resource that there is not, nothing is left."""
@@ -246,6 +246,7 @@ class Tree:
         node.pressing = self.essential(node, pressing)
 
 
-def _flat(demand: Sequence[Amounts]) -> list[Any]:
-    """Resource, amount, resource, amount, ..."""
-    return list(chain.from_iterable(chain.from_iterable(demand)))
+def _flat(demand: Sequence[Amounts]) -> tuple[list[Any], list[Any], list[int]]:
+    """One after the other: resources, amounts, and how many of these there are of each."""
+    flat: list[Any] = list(chain.from_iterable(chain.from_iterable(demand)))
+    return flat[::2], flat[1::2], list(map(len, demand))

@@ -13,6 +13,7 @@ point find it first; they are right to RATIO_BITS, and where two are not further
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -226,14 +227,13 @@ def flows_of(kinds: Sequence[Kind], amounts: npt.NDArray[Any], capacity: Sequenc
     are_close = ratios >= ratios.max(axis=0) * (1 - 0.5**RATIO_BITS)
     rows = are_close.argmax(axis=0)
     most = amounts[rows, np.arange(len(asked))].tolist()
+    mains = list(zip(most, [capacity[r] for r in rows.tolist()], strict=True))
+    dominant = [1 << r for r in rows.tolist()]
     several = np.flatnonzero(are_close.sum(axis=0) > 1)
-    found = [((amount, capacity[r]), 1 << r) for r, amount in zip(rows.tolist(), most, strict=True)]
     for place, close in zip(several.tolist(), are_close.T[several].tolist(), strict=True):
-        found[place] = _largest([r for r in kinds[place].resources if close[r]], asked[place], capacity)
-    return [
-        Flow(kind, one, capacity, main, dominant)
-        for kind, one, (main, dominant) in zip(kinds, asked, found, strict=True)
-    ]
+        resources = [r for r in kinds[place].resources if close[r]]
+        mains[place], dominant[place] = _largest(resources, asked[place], capacity)
+    return list(map(Flow, kinds, asked, repeat(capacity), mains, dominant))
 
 
 def _largest(resources: Iterable[int], amounts: Sequence[int], capacity: Sequence[int]) -> tuple[Main, int]:

@@ -121,8 +121,7 @@ class Parts:
     def _look(self, seen: list[int]) -> None:
         if len(seen) == len(self._flows):
             self._levels = []
-        flows = [self._flows[number] for number in seen]
-        at = [flow.level for flow in flows]
+        at = [self._flows[number].level for number in seen]
         for level in dict.fromkeys(at):
             if level is not None and not (0 <= level.place < len(self._levels) and self._levels[level.place] is level):
                 level.place = len(self._levels)
