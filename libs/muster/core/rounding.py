@@ -7,6 +7,9 @@ so no limit and no demand is passed; the capacity neither, because the whole tre
 All queues are done at once, on integers: what a flow has is looked at as its whole part and FRACTION_BITS of the rest,
 rounded down, so the exact amount of a queue is at most a known number of these units above what is seen. Where that
 leaves it open which whole number it is or which of two remainders is larger, the exact numbers are asked.
+
+After a change of a few flows, the children of a queue are given what it has only where that may be something else: where
+the queue has another amount, where such a flow is below it, or where exact numbers decide, which move with any change.
 """
 
 from __future__ import annotations
@@ -27,21 +30,18 @@ from muster.core.flow_tree import Tree
 from muster.core.flows import Flow, Node
 from muster.core.parts import CLOSELY, LIMB, LIMB_BITS, NOT_KNOWN, PART_BITS, parts_of
 
+Amounts = tuple[Numbers, Numbers]  # of flows: whole parts and the rest; how many units that may be too little
+
 FRACTION_BITS: Final = 40  # of an amount
 ONE_UNIT: Final = 1 << FRACTION_BITS
-KEY_BITS: Final = (
-    FRACTION_BITS + 5
-)  # of a remainder as a sort key: keys of two parents are further apart than any error
+KEY_BITS: Final = FRACTION_BITS + 5  # of a remainder as a sort key: two parents are further apart than any error
 NO_KEY: Final = -1 << KEY_BITS  # before all keys
 LAST_KEY: Final = 1 << 62  # after all keys
-FEW: Final = 40  # so many queues of one depth are not worth picking some of them
+FEW: Final = 40  # of so many parents at one depth none are picked: to do them all is faster
 CLOSE: Final = 2  # so many units an amount of a flow may be too little when its part is known closely
 CLEAR: Final = 1 << 24  # a queue of which less is known counts as not known at all
 NOTHING_KNOWN: Final = 1 << (FRACTION_BITS + 3)
 MAY_MISS: Final = np.array([0, CLOSE, CLEAR], dtype=np.int64)  # by how the part is known
-
-
-Amounts = tuple[Numbers, Numbers]  # whole parts and the rest; how many units that may be too little
 
 
 def rounded(tree: Tree, columns: Columns, filled: Filled) -> Numbers:

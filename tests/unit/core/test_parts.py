@@ -133,6 +133,16 @@ def test_a_few_that_change_among_many(rng):
     check(parts, all_stopped)
 
 
+def test_levels_at_which_nothing_stops_any_more_are_forgotten():
+    flow = Stopped(3 << 40, 7 << 41, 5, 1, 3).flow
+    parts = Parts([flow])
+    for _ in range(10):
+        flow.level = Level(None, None, 0, (flow.level.middle, 1), None)
+        parts.see([flow])
+        parts.look()
+    assert len(parts._levels) == 1
+
+
 def check(parts, all_stopped):
     digits, how = parts.digits()
     assert CLOSELY in how.tolist()
