@@ -298,6 +298,27 @@ def test_small_changes_of_a_scarce_cell_are_followed_exactly(bits, seed):
 
 @many
 @given(seeds)
+def test_changes_that_move_no_level_are_followed_exactly(seed):
+    """One resource decides everything: what leaves ask for of another one moves only what queues have of that one."""
+    maker = Maker(seed)
+    rng, root = maker.rng, maker.tree(settings=False)
+    leaves = [queue for _, queue in paths(root) if not queue.children]
+    for leaf in leaves:
+        leaf.flows = [{"memory": rng.randint(1, 12) * 1000, "cpu": rng.randint(1, 40)} for _ in leaf.flows[:1]]
+    wanted = sum(flow["memory"] for leaf in leaves for flow in leaf.flows)
+    capacity = {"memory": max(wanted * rng.randint(1, 8) // 8, 1), "cpu": 1000 * wanted + 1}
+    engine = EntitlementEngine()
+    for _ in range(6):
+        with picked_queues():
+            again = computed(root, capacity, engine)
+        assert again == computed(root, capacity)
+        if leaves:
+            leaf = rng.choice(leaves)
+            leaf.flows = [{**flow, "cpu": rng.randint(1, 40)} for flow in leaf.flows]
+
+
+@many
+@given(seeds)
 def test_amounts_of_any_size(seed):
     maker = Maker(seed)
     root, capacity = maker.tree(), maker.capacity()

@@ -8,8 +8,8 @@ All queues are done at once, on integers: what a flow has is looked at as its wh
 rounded down, so the exact amount of a queue is at most a known number of these units above what is seen. Where that
 leaves it open which whole number it is or which of two remainders is larger, the exact numbers are asked.
 
-After a change of a few flows, the children of a queue are given what it has only where that may be something else: where
-the queue has another amount, where such a flow is below it, or where exact numbers decide, which move with any change.
+After a change of a few flows, the children of a queue are given what it has only where that may be something else:
+where the queue has another amount, where such a flow is below it, or where exact numbers decide: these move always.
 """
 
 from __future__ import annotations
