@@ -151,13 +151,13 @@ class _Builder:
         weightless: list[Member] = []
         flows = [flow for flow in node.flows if self._is_open(flow)]
         members += [self._flow(number, 1, flow, NO_LIMITS) for number, flow in enumerate(flows)]
-        is_open, counted = self._is_from_nothing, self._counted
+        is_open = self._is_from_nothing
         for number, child in enumerate(node.children):
             member: Member | None = None
             own = child.flows
             if len(own) == 1:
                 if is_open and not child.pressing:
-                    member = FlowMember(number, child.weight, own[0], counted)
+                    member = FlowMember(number, child.weight, own[0])
                 elif is_open or own[0].is_open:
                     member = self._flow(number, child.weight, own[0], child.pressing)
             elif child.below:
@@ -194,5 +194,5 @@ class _Builder:
     def _flow(self, number: int, weight: int, flow: Flow, limits: Limits) -> Member:
         share = ZERO if self._is_from_nothing else flow.share
         if share is ZERO and not limits:
-            return FlowMember(number, weight, flow, self._counted)
-        return BoundMember(number, weight, flow, self._counted, (share, stop(flow, limits) if limits else None))
+            return FlowMember(number, weight, flow)
+        return BoundMember(number, weight, flow, share, stop(flow, limits) if limits else None)

@@ -84,9 +84,7 @@ class Group(Rise):
                 flow = member.flow
                 needs |= flow.needs
                 common &= flow.needs
-                slack += weight
-                if flow.main[0] >> more:  # its scale is rounded down
-                    slack += flow.main[0] >> more
+                slack += weight + (flow.main[0] >> more)  # its scale is rounded down
                 doubt += 4 * weight * (member.error + 3)  # it begins and ends once
             else:
                 group = member.group
@@ -149,15 +147,15 @@ class Group(Rise):
             self._slopes = at, {r: (now.speeds[r] << PRECISION_BITS) // now.rate for r in self.base}
         return self._slopes[1]
 
-    def fork(self) -> Group:
-        """As it is now, to go on by itself."""
+    def fork(self, resource: int) -> Group:
+        """As it is now, to go on by itself: the resource will be exhausted next."""
         self.kept = None
         twin = Group.__new__(Group)
         for name, value in zip(SLOTS, _PARTS(self), strict=True):
             setattr(twin, name, value)
-        twin.members = {number: member.copy() for number, member in self.members.items()}
-        twin.weightless = {number: member.copy() for number, member in self.weightless.items()}
-        twin._used, twin._sums, twin._heap = dict(self._used), list(self._sums), list(self._heap)
+        twin.members, twin.weightless = _copied(self.members, resource), _copied(self.weightless, resource)
+        twin._used, twin._heap = dict(self._used), list(self._heap)
+        twin._sums, twin._shares = list(self._sums), list(self._shares)
         twin.story, twin.ended, twin.filled, twin.stops = [*self.story], [*self.ended], [*self.filled], [*self.stops]
         twin.moments, twin._slopes, twin.joined = self.moments[-1:], None, {}
         return twin
@@ -182,7 +180,7 @@ class Group(Rise):
         if member.is_active:
             self._withdraw(member)
             if isinstance(member, FlowMember):
-                ends, changed = True, member.resources
+                ends, changed = True, self.counted.of(member.flow)
                 if self._tells:
                     self.story.append((number, member.flow.main))
             else:
@@ -207,7 +205,7 @@ class Group(Rise):
         self._has_moved = True
         self._used = used
         self.lead = SEVERAL  # nobody has looked
-        self._sums = [0] * len(self._sums)
+        self._sums, self._shares = [0] * len(self._sums), [0] * len(self._sums)
         for member in list(self.members.values()):
             member.is_active = member.is_added = False
             if member.is_done(level):
@@ -246,13 +244,14 @@ class Group(Rise):
             for member in list(members.values()):
                 if not member.needs & bit:
                     continue
-                self._withdraw(member)
+                if member.is_added:
+                    self._subtract(member)
                 level = reached if member.is_active else None
                 if isinstance(member, FlowMember) or member.needs_surely(bit):  # all that is left of it stops
                     self.ended.append((member, (resource, level)))
                     del members[member.number]
                     continue
-                twin = member.group.moment(member.at).fork()
+                twin = member.group.moment(member.at).fork(resource)
                 if level is not None:
                     twin.advance(*member.clock_at(level))
                 lead = twin.lead
@@ -286,6 +285,12 @@ class Group(Rise):
         is_final = lead == resource or not self.members
         if level is not None and lead >= 0 and is_final:
             self.filled.append((lead, self._record.raised(member, self, lead, level)))
+
+
+def _copied(members: dict[int, Member], resource: int) -> dict[int, Member]:
+    """Those to go on with. A flow that needs the resource stops, so nothing about it changes."""
+    bit = 1 << resource
+    return {n: m if isinstance(m, FlowMember) and m.flow.needs & bit else m.copy() for n, m in members.items()}
 
 
 SLOTS: Final = (*Rise.__slots__, *Group.__slots__)

@@ -82,9 +82,9 @@ def _is_clear(member: Member, seen: int, level: int, error: int) -> bool:
 
 def _speeds(group: Group, member: FlowMember) -> Iterator[tuple[int, int]]:
     """How fast a flow uses what is watched."""
-    for r, amount in zip(member.resources, member.amounts, strict=True):
+    for r in group.counted.of(member.flow):
         if r in group.base:
-            yield r, (amount * member.scale >> SCALE_BITS - PRECISION_BITS) // group.counted.sizes[r]
+            yield r, (member.flow.amounts[r] * member.scale >> SCALE_BITS - PRECISION_BITS) // group.counted.sizes[r]
 
 
 def _use(group: Group, level: int) -> _Use:

@@ -5,8 +5,7 @@ A member goes along the moments of its group: the group may be further already, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import itemgetter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from muster.core import exact
@@ -17,8 +16,6 @@ from muster.core.parts import SCALE_BITS
 if TYPE_CHECKING:
     from muster.core.bounded_groups import Group
     from muster.core.bounded_record import Level
-
-Pick = Callable[[tuple[int, ...]], tuple[int, ...]]
 
 RELIABLE: Final = 1 << 20  # a divisor is so many times its error, or nothing is decided with it
 
@@ -51,15 +48,12 @@ class Counted:
         self.sizes = [size if bits >> r & 1 else 0 for r, size in enumerate(capacity)]  # the capacity of each
         # What amounts times the scale of a flow are divided by to be shares.
         self.units = [size << SCALE_BITS - exact.PRECISION_BITS or 1 for size in self.sizes]
-        self.kinds: dict[int, tuple[tuple[int, ...], Pick | None]] = {}  # by needs: those of a flow, and their amounts
+        self.kinds: dict[int, tuple[int, ...]] = {}  # by what a flow needs: what of that counts
 
-    def kind(self, flow: Flow) -> tuple[tuple[int, ...], Pick | None]:
-        places = [place for place, r in enumerate(flow.resources) if self.sizes[r]]
-        pick: Pick | None = None
-        if len(places) < len(flow.resources):
-            pick = itemgetter(*places) if len(places) > 1 else itemgetter(slice(places[0], places[0] + 1))
-        found = self.kinds[flow.needs] = tuple([flow.resources[place] for place in places]), pick
-        return found
+    def of(self, flow: Flow) -> tuple[int, ...]:
+        """Of what a flow needs, the resources that count."""
+        known = self.kinds.get(flow.needs)
+        return known or self.kinds.setdefault(flow.needs, tuple([r for r in flow.resources if self.sizes[r]]))
 
 
 class _Sibling:
@@ -83,18 +77,16 @@ class _Sibling:
 class FlowMember(_Sibling):
     """A flow that has nothing in the beginning, and stops by itself when it has all."""
 
-    __slots__ = ("amounts", "end", "flow", "resources", "scale")
+    __slots__ = ("end", "flow", "scale")
 
     start = ZERO
     since = error = 0
     goal: Exact | None = None  # where it stops by itself; None: when it has all
 
-    def __init__(self, number: int, weight: int, flow: Flow, counted: Counted) -> None:
+    def __init__(self, number: int, weight: int, flow: Flow) -> None:
         self.number = number
         self.weight = weight = weight or 1
         self.flow = flow
-        self.resources, pick = counted.kinds.get(flow.needs) or counted.kind(flow)
-        self.amounts = pick(flow.amounts) if pick else flow.amounts  # of resources that count
         self.is_active = self.is_added = False
         if flow.weight != weight:
             flow.weigh(weight)
@@ -109,8 +101,7 @@ class FlowMember(_Sibling):
     def copy(self) -> FlowMember:
         twin = type(self).__new__(type(self))
         twin.number, twin.weight, twin.flow, twin.end = self.number, self.weight, self.flow, self.end
-        twin.resources, twin.amounts, twin.scale = self.resources, self.amounts, self.scale
-        twin.is_active, twin.is_added = self.is_active, self.is_added
+        twin.scale, twin.is_active, twin.is_added = self.scale, self.is_active, self.is_added
         return twin
 
     def next_level(self) -> int:
@@ -139,12 +130,10 @@ class BoundMember(FlowMember):
 
     __slots__ = ("error", "goal", "since", "start")
 
-    def __init__(
-        self, number: int, weight: int, flow: Flow, counted: Counted, shares: tuple[Exact, Exact | None]
-    ) -> None:
+    def __init__(self, number: int, weight: int, flow: Flow, share: Exact, goal: Exact | None) -> None:
         """The shares: what it has, and where it stops by itself."""
-        super().__init__(number, weight, flow, counted)
-        self.start, self.goal = share, goal = shares
+        super().__init__(number, weight, flow)
+        self.start, self.goal = share, goal
         self.since, self.error = _since(share, self.weight)
         goal = goal or flow.full
         self.end = self.since + (goal.middle - share.middle) // self.weight
@@ -172,7 +161,7 @@ class GroupMember(_Sibling):
         self.weight = weight or 1
         self.start = share
         self.since, self.error = _since(share, self.weight)
-        self.rising: Sequence[int] = ()  # what it adds to u, as amounts
+        self.rising: Sequence[int] = ()  # what it adds to u
         self.origin = group  # the one it has in the beginning
         self.reset()
 

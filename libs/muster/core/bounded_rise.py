@@ -4,8 +4,9 @@ Levels and clocks are integers in units of 2^-PRECISION_BITS, and with each goes
 same unit. Where the bounds come from, for one group (weights are integers, so an active group has M >= 1):
 
 * A direction is wrong by at most 2 * slack + 2 in each resource, where slack is what the sums u are wrong by. These
-  are kept as amounts, SCALE_BITS up, so that of a flow nothing has to be divided: it adds its amounts times its scale.
-  Of a group there is one division, and what that leaves out is multiplied by u, which is not above its weights.
+  are kept as amounts for flows, SCALE_BITS up, so that of a flow nothing has to be divided: it adds its amounts times
+  its scale. Of a group, which adds shares, there is one division; what that leaves out is multiplied by u, which is not
+  above its weights.
 * The clock and the use of a resource, as functions of the level, are wrong by at most `drift + level * slack`. An event
   at a level that is itself wrong by e changes the slope by at most the weight w of its member, so it adds e * w,
   whatever the order of events; it is added when the event is foreseen.
@@ -41,6 +42,7 @@ class Rise:
         "_level_error",
         "_next_level_error",
         "_rate",
+        "_shares",
         "_speeds",
         "_sums",
         "_used",
@@ -72,8 +74,9 @@ class Rise:
     def _to_start(self, drift: int) -> None:
         self._used = dict(self.base)
         self._drift = drift
-        self._sums = [0] * len(self.counted.sizes)  # u, as amounts
-        self._speeds = self._sums[:]  # u, as shares
+        self._sums = [0] * len(self.counted.sizes)  # u of the flows, as amounts
+        self._shares = self._sums[:]  # u of the groups, as shares
+        self._speeds = self._sums[:]  # u
         self._rate = UNIT  # M
         self._x = self._x_error = self._level = self._level_error = 0
         self._has_moved = False
@@ -102,22 +105,30 @@ class Rise:
         """A level of their own for the members."""
         self.members = members
         self._level = 0
-        sums, heap = self._sums, []
+        heap: list[tuple[int, int]] = []
+        flows: list[FlowMember] = []
         for number, member in members.items():
             if member.since:
                 heap.append((member.since, number))
-            elif isinstance(member, FlowMember):  # as `_join` does it
-                scale = member.scale
-                for r, amount in zip(member.resources, member.amounts, strict=True):
-                    sums[r] += amount * scale
+            elif isinstance(member, FlowMember):
                 member.is_active = member.is_added = True
+                flows.append(member)
                 heap.append((member.end, number))
             else:
                 self._join_group(member)
                 heap.append((member.next_level(), number))
+        if flows:
+            self._join_flows(flows)
         heapify(heap)
         self._heap = heap
         self._settle()
+
+    def _join_flows(self, members: Sequence[FlowMember]) -> None:
+        """As `_join` of each, resource by resource."""
+        scales, sums = [member.scale for member in members], self._sums
+        for r, amounts in enumerate(zip(*[member.flow.amounts for member in members], strict=True)):
+            if self.counted.sizes[r]:
+                sums[r] += sum(map(mul, amounts, scales))
 
     def _line_up(self) -> None:
         self._heap = [(member.next_level(), number) for number, member in self.members.items()]
@@ -137,9 +148,9 @@ class Rise:
         if not isinstance(member, FlowMember):
             self._join_group(member)
             return
-        sums, scale = self._sums, member.scale
-        for r, amount in zip(member.resources, member.amounts, strict=True):
-            sums[r] += amount * scale
+        sums, amounts, scale = self._sums, member.flow.amounts, member.scale
+        for r in self.counted.of(member.flow):
+            sums[r] += amounts[r] * scale
         member.is_active = member.is_added = True
 
     def _join_group(self, member: GroupMember) -> None:
@@ -148,36 +159,37 @@ class Rise:
             rising = known[2]  # from another time: nothing that matters has changed below it since
         else:
             part = (weight << 2 * PRECISION_BITS) // now.rate  # weight / M
-            parts = map(rshift, map(mul, now.speeds, repeat(part)), repeat(PRECISION_BITS))
-            rising = list(map(mul, parts, self.counted.units))
+            rising = list(map(rshift, map(mul, now.speeds, repeat(part)), repeat(PRECISION_BITS)))
             member.group.joined[member.at] = now, weight, rising
         member.rising = rising
-        self._sums[:] = map(add, self._sums, rising)
+        self._shares[:] = map(add, self._shares, rising)
         self._drift += 2 * (now.next_error + weight * (member.error + 3))  # of its next event
         member.is_active = member.is_added = True
 
     def _withdraw(self, member: Member) -> None:
         """Its part is not to be in the sums any more."""
-        if not member.is_added:
-            return
-        sums = self._sums
+        if member.is_added:
+            self._subtract(member)
+            member.is_added = False
+
+    def _subtract(self, member: Member) -> None:
         if isinstance(member, FlowMember):
-            scale = member.scale
-            for r, amount in zip(member.resources, member.amounts, strict=True):
-                sums[r] -= amount * scale
+            sums = self._sums
+            amounts, scale = member.flow.amounts, member.scale
+            for r in self.counted.of(member.flow):
+                sums[r] -= amounts[r] * scale
         else:
-            sums[:] = map(sub, sums, member.rising)
-        member.is_added = False
+            self._shares[:] = map(sub, self._shares, member.rising)
 
     def _speed_up(self, changed: Sequence[int] | None = None) -> int:
         """Find out u as shares, of all resources or of those that have changed. Returns the largest."""
         speeds: list[int]
         if changed is None:
-            speeds = list(map(floordiv, self._sums, self.counted.units))
+            speeds = list(map(add, self._shares, map(floordiv, self._sums, self.counted.units)))
         else:
             speeds = self._speeds[:]
             for r in changed:
-                speeds[r] = self._sums[r] // self.counted.units[r]
+                speeds[r] = self._shares[r] + self._sums[r] // self.counted.units[r]
         self._speeds = speeds
         return max(speeds)
 

@@ -8,7 +8,6 @@ otherwise: the same operations work on both, only slower. There are no floats.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import gcd
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from muster.core.flow_tree import Tree
     from muster.core.flows import Flow, Node
 
-LEVEL_BITS: Final = 32  # there are fewer levels than 2^this
-UNLABELLED: Final = -2
-UNEQUAL: Final = -1  # to all others
 AMOUNT_BITS: Final = 62  # what all flows together ask for has fewer, or Python's own integers are used
 Numbers = npt.NDArray[Any]  # of int64 or of Python's integers
 Places = npt.NDArray[np.intp]
@@ -32,20 +28,18 @@ Some = slice | Places  # the same places, a slice if that is possible because th
 
 
 class Split(NamedTuple):
-    """What is needed to give all queues of one depth what their parents have."""
+    """Some queues of one depth, and all of their children: what is needed to give these what their parents have."""
 
-    parents: Places  # the queues above that have children
+    parents: Places  # those that have children
     among: Some  # the same
-    begin: Places  # where the children of each begin among the queues of this depth
-    first: Places  # the first child of each
-    last: Places  # the first that is no longer one
-    start: int  # the queues of this depth
-    stop: int
-    above: Places  # the parent of each of them, as a place in `parents`
+    children: Some
+    begin: Places  # where the children of each begin among these
+    end: Places
+    above: Places  # the parent of each child, as a place in `parents`
 
     def sums(self, amounts: Numbers) -> Numbers:
         """What the children of each have, along the last axis."""
-        found: Numbers = np.add.reduceat(amounts[..., self.start : self.stop], self.begin, axis=-1)
+        found: Numbers = np.add.reduceat(amounts[..., self.children], self.begin, axis=-1)
         return found
 
 
@@ -74,22 +68,23 @@ class Columns:
         self.up: Places = np.array(up, dtype=np.intp)  # the parent of each queue
         self.first: Places = np.array(first, dtype=np.intp)  # its first child
         self.last: Places = np.append(self.first[1:], len(up))
-        self.splits = [self._split(start, stop) for start, stop in _levels(first)]
+        above = self.last > self.first
+        self.splits = [self.split(start + np.flatnonzero(above[start:stop])) for start, stop in _levels(first)]
         self.begin: Places = np.array([node.begin for node in self.nodes], dtype=np.intp)  # its first flow
         self.end: Places = np.array([node.end for node in self.nodes], dtype=np.intp)
         leaves, flows = self.last == self.first, self.end - self.begin
         single = np.flatnonzero(leaves & (flows == 1))
         self._single, self._of_single = _some(single), _some(self.begin[single])
+        by_flow = np.argsort(np.where(leaves, self.begin, -1), kind="stable")
+        self._leaf: Places = np.repeat(by_flow, np.where(leaves, flows, 0)[by_flow])  # of each flow
         self._several: Places = np.flatnonzero(leaves & (flows > 1))
         self.flows: list[Flow] = list(tree.root.below)
         self.asked, self.is_small, self.large = written  # `large`: or had, see `Table`
         self.parts = Parts(self.flows)
         self.amounts: tuple[Numbers, Numbers] | None = None  # what flows have, as `rounding` has found it
+        self.rounded: tuple[Numbers, set[int]] | None = None  # and what comes of it
         for place, flow in enumerate(self.flows):
             flow.place = place
-        # By resource and queue, see `label`: siblings with the same label have equal amounts of the resource whenever
-        # they are stopped at one level.
-        self.labels: Numbers = np.full((len(tree.resources), len(self.nodes)), UNLABELLED, dtype=np.int64)
 
     def total(self) -> None:
         """Tell the queues with others below them what these ask for."""
@@ -117,55 +112,37 @@ class Columns:
         if end - begin != len(leaf.flows) or (self.is_small and max(total, default=0) >> AMOUNT_BITS):
             return False
         self.flows[begin:end] = leaf.flows
-        self.asked[:, begin:end] = 0
         for place, flow in enumerate(leaf.flows, begin):
             flow.place = place
-            for r, amount in zip(flow.resources, flow.amounts, strict=True):
-                self.asked[r, place] = amount
-                if amount >> LIMB_BITS and r not in self.large:
-                    self.large = sorted([*self.large, r])
+            self.asked[:, place] = flow.amounts
+            large = [r for r in flow.resources if flow.amounts[r] >> LIMB_BITS]
+            self.large = sorted({*self.large, *large})
         self.parts.see(leaf.flows)
-        above = self.up[leaf.place]
-        self.labels[:, self.first[above] : self.last[above]] = UNLABELLED
         return True
-
-    def label(self, parents: Places, row: Places) -> None:
-        """The children of queues: the same for those of one flow that add the same for each unit of the level."""
-        missing = self.labels[row, self.first[parents]] == UNLABELLED
-        for parent, r in zip(parents[missing].tolist(), row[missing].tolist(), strict=True):
-            self._label(parent, r)
-
-    def _label(self, parent: int, r: int) -> None:
-        known: dict[tuple[int, int], int] = {}
-        first, last = int(self.first[parent]), int(self.last[parent])
-        children = self.nodes[first:last]
-        begin, labels = children[0].begin, []
-        asked = self.asked[r, begin : children[-1].end].tolist()
-        for number, node in enumerate(children, first):
-            label = UNEQUAL
-            if len(node.flows) == 1:
-                most, below = node.flows[0].main
-                amount = (node.weight or 1) * asked[node.begin - begin] * below
-                common = gcd(amount, most)
-                label = known.setdefault((amount // common, most // common), number)
-            labels.append(label)
-        self.labels[r, first:last] = labels
-
-    def same(self, row: Places, queues: Places) -> Numbers:
-        """Numbers: siblings with the same have equal amounts of a resource. Below zero: nothing is known."""
-        labels = self.labels[row, queues]
-        level = self.parts.levels(np.minimum(self.begin[queues], len(self.flows) - 1))
-        found: Numbers = np.where((labels >= 0) & (level >= 0), labels << LEVEL_BITS | level, -1)
-        return found
 
     def see(self, touched: Sequence[Flow] | None) -> None:
         """Flows have come somewhere else; None: all may have."""
-        self.parts.see(self.flows if touched is None else touched)
+        self.parts.see(touched)
 
-    def _split(self, start: int, stop: int) -> Split:
-        parents, above = np.unique(self.up[start:stop], return_inverse=True)
+    def split(self, parents: Places) -> Split:
+        """Of queues of one depth that have children."""
         first = self.first[parents]
-        return Split(parents, _some(parents), first - start, first, self.last[parents], start, stop, above)
+        sizes = self.last[parents] - first
+        end: Places = np.cumsum(sizes)
+        begin: Places = end - sizes
+        above = np.repeat(np.arange(len(parents)), sizes)
+        children = np.arange(len(above)) + (first - begin)[above]
+        return Split(parents, _some(parents), _some(children), begin, end, above)
+
+    def above(self, flows: Places) -> Numbers:
+        """For each queue, whether it is above the leaf of any of these flows."""
+        found: Numbers = np.zeros(len(self.nodes), dtype=np.bool_)
+        queues = self.up[self._leaf[flows]]
+        found[queues] = True
+        while queues.any():
+            queues = self.up[queues]
+            found[queues] = True
+        return found
 
 
 def table(rows: Sequence[int], values: Sequence[int], sizes: Sequence[int], resources: int) -> Table:
@@ -192,9 +169,8 @@ def _some(places: Places) -> Some:
 
 
 def _levels(first: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Where the queues of each depth below the root begin and end: those of the next one begin with its first child."""
-    start = 1
-    while start < len(first):
-        stop = first[start]
+    """Where the queues of each depth but the last begin and end. Those of the next depth begin with the first child."""
+    start, stop = 0, 1
+    while stop < len(first):
         yield start, stop
-        start = stop
+        start, stop = stop, first[stop]

@@ -201,7 +201,7 @@ def _is_proportional(a: Flow, b: Flow) -> bool:
     if a.needs != b.needs:
         return False
     (most_a, _), (most_b, _) = a.main, b.main
-    return all(amount * most_b == b.asked[r] * most_a for r, amount in a.asked.items())
+    return all(one * most_b == other * most_a for one, other in zip(a.amounts, b.amounts, strict=True))
 
 
 def _is_less(share: Exact, *numbers: Exact) -> bool:

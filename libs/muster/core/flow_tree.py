@@ -11,16 +11,19 @@ A leaf that asks for something else is put into its place, which costs O(depth) 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, chain, compress, repeat
-from operator import add, lt, mul, sub
+from itertools import accumulate, chain
+from operator import add, sub
 from typing import Any, Final
 
-from muster.core.columns import Columns, Table, table
+import numpy as np
+
+from muster.core.columns import Columns, Numbers, Table, table
 from muster.core.exact import Exact
-from muster.core.flows import Asked, Flow, FlowDemand, Kind, Node, flow_of, flows_of, kind_of
+from muster.core.flows import RATIO_BITS, Flow, FlowDemand, Kind, Node, flow_of, flows_of, kind_of
 from muster.core.model import Amounts
 from muster.core.queues import Queue, QueueTree
 
+WORD_BITS: Final = 63  # of an integer in an array
 MOST_OFTEN: Final = 8  # so many flows are looked at first, because one of them is what is looked for most often
 
 
@@ -31,15 +34,15 @@ class Tree:
         self.resources = [resource for resource, amount in capacity if amount > 0]
         self.capacity = [amount for _, amount in capacity if amount > 0]
         self.index = {resource: r for r, resource in enumerate(self.resources)}
-        self._kinds: dict[tuple[str, ...], Kind] = {}  # sets of resources that were asked for
+        self._kinds: dict[int, Kind] = {}  # sets of resources that were asked for
         self._witnesses: dict[tuple[int, int], Flow | None] = {}  # of `_covered`
         self.root = Node("", 1, None, len(self.resources))
         self.nodes = [self.root]
         self.by_id = {"": self.root}
         self.limited: list[Node] = []  # those with a limit
         self.guaranteed: list[Node] = []  # those with a guarantee
-        asked, written = self._written(self._read(queues, demand))
-        self._share_out(flows_of(asked, written.amounts, self.capacity))
+        written = self._written(self._read(queues, demand))
+        self._share_out(flows_of(self._kinds_of(written.amounts), written.amounts, self.capacity))
         self.columns: Columns | None = Columns(self, written)
         self.columns.total()
         for node in self.limited:
@@ -68,31 +71,31 @@ class Tree:
                 node.end = node.children[-1].end
         return asked
 
-    def _written(self, demand: list[Amounts]) -> tuple[list[Asked], Table]:
+    def _written(self, demand: list[Amounts]) -> Table:
         """The same in numbers, without what nobody can get."""
-        flat, sizes = _flat(demand), list(map(len, demand))
-        if not all(sizes) or min(flat[1::2], default=1) <= 0 or not self.index.keys() >= set(flat[::2]):
+        names, values, sizes = _flat(demand)
+        if not all(sizes) or min(values, default=1) <= 0 or not self.index.keys() >= set(names):
             known = [self._known(amounts) for amounts in demand]
             places = [0, *accumulate(map(bool, known))]
             for node in self.nodes:
                 node.begin, node.end = places[node.begin], places[node.end]
             demand = [amounts for amounts in known if amounts]
-            flat, sizes = _flat(demand), list(map(len, demand))
-        names, values = tuple(flat[::2]), tuple(flat[1::2])
-        ends = list(accumulate(sizes))
-        asked = [
-            (self._kind(names[begin:end]), values[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)
-        ]
-        return asked, table(list(map(self.index.__getitem__, names)), values, sizes, len(self.resources))
+            names, values, sizes = _flat(demand)
+        return table(list(map(self.index.__getitem__, names)), values, sizes, len(self.resources))
 
     def _known(self, amounts: Amounts) -> Amounts:
         """Without nothing; of a flow that asks for a resource that there is not, nothing is left."""
         asked = tuple([pair for pair in amounts if pair[1] > 0])
         return asked if all(resource in self.index for resource, _ in asked) else ()
 
-    def _kind(self, names: tuple[str, ...]) -> Kind:
-        known = self._kinds.get(names)
-        return known or self._kinds.setdefault(names, kind_of(map(self.index.__getitem__, names)))
+    def _kinds_of(self, amounts: Numbers) -> list[Kind]:
+        """The resources that flows ask for."""
+        count = len(self.resources)
+        bits = np.array([1 << r for r in range(count)], dtype=np.int64 if count < WORD_BITS else object)
+        return [self._kinds.get(needs) or self._kind(needs) for needs in (bits @ (amounts > 0)).tolist()]
+
+    def _kind(self, needs: int) -> Kind:
+        return self._kinds.setdefault(needs, kind_of(needs))
 
     def _settings(self, node: Node, queue: Queue) -> None:
         spec = queue.spec
@@ -115,9 +118,7 @@ class Tree:
         before = leaf.flows
         for flow in before:
             flow.is_gone = True
-        known = [amounts for amounts in map(self._known, demand) if amounts]
-        asked = [(self._kind(tuple([r for r, _ in one])), tuple([amount for _, amount in one])) for one in known]
-        flows = [flow_of(one, self.capacity) for one in asked]
+        flows = [self._flow(amounts) for amounts in map(self._known, demand) if amounts]
         if self.columns is not None and len(flows) == len(before):
             self._replace(leaf, flows)
         else:
@@ -132,6 +133,13 @@ class Tree:
         for (first, second), witness in self._witnesses.items():
             if witness is None:
                 self._witnesses[first, second] = self._less_of(leaf.flows, first, second)
+
+    def _flow(self, asked: Amounts) -> Flow:
+        amounts, needs = [0] * len(self.resources), 0
+        for r, amount in self.indexed(asked).items():
+            amounts[r] = amount
+            needs |= 1 << r
+        return flow_of(self._kind(needs), amounts, self.capacity)
 
     def _replace(self, leaf: Node, flows: list[Flow]) -> None:
         """As many flows as before, in their places."""
@@ -152,11 +160,9 @@ class Tree:
             for node in self.nodes:
                 node.begin, node.end = count, count + len(node.below)
                 count += len(node.flows)
-            flows = self.root.below
-            rows = list(chain.from_iterable([flow.resources for flow in flows]))
-            values = list(chain.from_iterable([flow.amounts for flow in flows]))
-            sizes = [len(flow.amounts) for flow in flows]
-            self.columns = Columns(self, table(rows, values, sizes, len(self.resources)))
+            asked, size = [flow.amounts for flow in self.root.below], len(self.resources)
+            values = list(chain.from_iterable(asked))
+            self.columns = Columns(self, table(list(range(size)) * len(asked), values, [size] * len(asked), size))
         return self.columns
 
     def indexed(self, amounts: Amounts) -> dict[int, int]:
@@ -208,22 +214,22 @@ class Tree:
 
     def _less_below(self, node: Node, first: int, second: int) -> Flow | None:
         """A flow below that needs a smaller share of the first resource than of the second."""
-        columns = self.columns
-        if columns is None:
-            return self._less_of(node.below, first, second)
-        found = self._less_of(node.below[:MOST_OFTEN], first, second)
-        if found is not None or len(node.below) <= MOST_OFTEN:
-            return found
-        mine, other = columns.asked[[first, second], node.begin : node.end].tolist()
-        is_less = map(lt, map(mul, mine, repeat(self.capacity[second])), map(mul, other, repeat(self.capacity[first])))
-        return next(compress(node.below, is_less), None)
+        flows, columns = node.below, self.columns
+        if len(flows) <= MOST_OFTEN or columns is None or not columns.is_small:
+            return self._less_of(flows, first, second)
+        found = self._less_of(flows[:MOST_OFTEN], first, second)
+        if found is None:  # only those of which ratios in floating point do not say that they need more of the first
+            mine, other = columns.asked[[first, second], node.begin : node.end]
+            much = self.capacity[first] * (1 + 0.5**RATIO_BITS)
+            maybe = np.flatnonzero(mine * float(self.capacity[second]) < other * much).tolist()
+            found = self._less_of([flows[number] for number in maybe], first, second)
+        return found
 
     def _less_of(self, flows: Sequence[Flow], first: int, second: int) -> Flow | None:
         """The first of these that needs a smaller share of the first resource than of the second."""
         of_first, of_second = self.capacity[first], self.capacity[second]
         for flow in flows:
-            amount = flow.asked.get(second)
-            if amount is not None and flow.asked.get(first, 0) * of_second < amount * of_first:
+            if flow.amounts[first] * of_second < flow.amounts[second] * of_first:
                 return flow
         return None
 
@@ -240,6 +246,7 @@ class Tree:
         node.pressing = self.essential(node, pressing)
 
 
-def _flat(demand: Sequence[Amounts]) -> list[Any]:
-    """Resource, amount, resource, amount, ..."""
-    return list(chain.from_iterable(chain.from_iterable(demand)))
+def _flat(demand: Sequence[Amounts]) -> tuple[list[Any], list[Any], list[int]]:
+    """One after the other: resources, amounts, and how many of these there are of each."""
+    flat: list[Any] = list(chain.from_iterable(chain.from_iterable(demand)))
+    return flat[::2], flat[1::2], list(map(len, demand))

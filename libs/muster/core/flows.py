@@ -13,6 +13,7 @@ point find it first; they are right to RATIO_BITS, and where two are not further
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from math import gcd
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -37,9 +38,6 @@ class Kind(NamedTuple):
     needs: int  # a bit for each
 
 
-Asked = tuple[Kind, tuple[int, ...]]  # what a flow asks for: the resources, and the amounts of these, above zero
-
-
 NOTHING: Final[Mapping[int, int]] = {}
 NO_LIMITS: Final[Mapping[int, Exact]] = {}
 RATIO_BITS: Final = 48  # two conversions and a division are wrong by less than 3 * 2^-53 of the result
@@ -49,7 +47,6 @@ class Flow:
     """The jobs of a leaf that ask for the same resources, as one divisible thing."""
 
     __slots__ = (
-        "_asked",
         "_capacity",
         "_direction",
         "_full",
@@ -68,9 +65,9 @@ class Flow:
         "weight",
     )
 
-    def __init__(self, asked: Asked, capacity: Sequence[int], main: Main, dominant: int) -> None:
-        (self.resources, self.needs), self.amounts = asked
-        self._asked: dict[int, int] | None = None
+    def __init__(self, kind: Kind, amounts: Sequence[int], capacity: Sequence[int], main: Main, dominant: int) -> None:
+        self.resources, self.needs = kind
+        self.amounts = amounts  # of all resources: zero where it is not of this kind
         self.main = main
         self.dominant = dominant  # a bit for each resource that has the largest share
         self._capacity = capacity
@@ -84,13 +81,6 @@ class Flow:
         self.place = 0  # its number in `columns`
         self.is_open = False  # whether the present filling may raise it
         self.is_gone = False  # replaced by another
-
-    @property
-    def asked(self) -> dict[int, int]:
-        """Amounts by resource; those who look at all of them are faster with the two of `Asked`."""
-        if self._asked is None:
-            self._asked = dict(zip(self.resources, self.amounts, strict=True))
-        return self._asked
 
     @property
     def full(self) -> Exact:
@@ -126,20 +116,20 @@ class Flow:
             self.weight, self.scale = weight, (weight * below << SCALE_BITS) // most
 
     @property
-    def kind(self) -> tuple[tuple[int, int], ...]:
+    def kind(self) -> tuple[int, ...]:
         """The direction as the smallest integers."""
         common = gcd(*self.amounts)
-        return tuple([(r, amount // common) for r, amount in zip(self.resources, self.amounts, strict=True)])
+        return tuple([amount // common for amount in self.amounts])
 
     @property
     def direction(self) -> dict[int, Exact]:
         """The demand scaled to dominant share 1, by resource."""
         if self._direction is None:
             most, below = self.main
-            capacity = self._capacity
+            amounts, capacity = self.amounts, self._capacity
             self._direction = {
-                r: ONE if self.dominant >> r & 1 else Exact(amount * below, most * capacity[r])
-                for r, amount in self.asked.items()
+                r: ONE if self.dominant >> r & 1 else Exact(amounts[r] * below, most * capacity[r])
+                for r in self.resources
             }
         return self._direction
 
@@ -199,11 +189,8 @@ class Node:
 
     def asked_by(self, flows: Iterable[Flow]) -> list[int]:
         """By resource."""
-        sums = [0] * self._resources
-        for flow in flows:
-            for r, amount in zip(flow.resources, flow.amounts, strict=True):
-                sums[r] += amount
-        return sums
+        amounts = [flow.amounts for flow in flows]
+        return list(map(sum, zip(*amounts, strict=True))) if amounts else [0] * self._resources
 
     def below_needing(self, resource: int) -> list[Flow]:
         return [flow for flow in self.below if flow.needs >> resource & 1]
@@ -222,37 +209,38 @@ class Node:
             yield from child.subtree()
 
 
-def kind_of(resources: Iterable[int]) -> Kind:
-    numbers = tuple(resources)
-    return Kind(numbers, sum([1 << r for r in numbers]))
+def kind_of(needs: int) -> Kind:
+    return Kind(tuple([r for r in range(needs.bit_length()) if needs >> r & 1]), needs)
 
 
-def flow_of(asked: Asked, capacity: Sequence[int]) -> Flow:
+def flow_of(kind: Kind, amounts: Sequence[int], capacity: Sequence[int]) -> Flow:
     """What asks for so much of each resource."""
-    return Flow(asked, capacity, *_largest(zip(asked[0].resources, asked[1], strict=True), capacity))
+    return Flow(kind, amounts, capacity, *_largest(kind.resources, amounts, capacity))
 
 
-def flows_of(asked: Sequence[Asked], amounts: npt.NDArray[Any], capacity: Sequence[int]) -> list[Flow]:
-    """The same of many. `amounts` has what they ask for once more: a row for each resource, a column for each."""
+def flows_of(kinds: Sequence[Kind], amounts: npt.NDArray[Any], capacity: Sequence[int]) -> list[Flow]:
+    """The same of many. `amounts` has a row for each resource, a column for each flow."""
+    asked = amounts.T.tolist()
     if not asked or amounts.dtype == object:
-        return [flow_of(one, capacity) for one in asked]
+        return [flow_of(kind, one, capacity) for kind, one in zip(kinds, asked, strict=True)]
     ratios = amounts / np.array(capacity, dtype=np.float64)[:, None]
     are_close = ratios >= ratios.max(axis=0) * (1 - 0.5**RATIO_BITS)
     rows = are_close.argmax(axis=0)
     most = amounts[rows, np.arange(len(asked))].tolist()
+    mains = list(zip(most, [capacity[r] for r in rows.tolist()], strict=True))
+    dominant = [1 << r for r in rows.tolist()]
     several = np.flatnonzero(are_close.sum(axis=0) > 1)
-    found = [((amount, capacity[r]), 1 << r) for r, amount in zip(rows.tolist(), most, strict=True)]
     for place, close in zip(several.tolist(), are_close.T[several].tolist(), strict=True):
-        kind, values = asked[place]
-        found[place] = _largest([pair for pair in zip(kind.resources, values, strict=True) if close[pair[0]]], capacity)
-    return [Flow(one, capacity, main, dominant) for one, (main, dominant) in zip(asked, found, strict=True)]
+        resources = [r for r in kinds[place].resources if close[r]]
+        mains[place], dominant[place] = _largest(resources, asked[place], capacity)
+    return list(map(Flow, kinds, asked, repeat(capacity), mains, dominant))
 
 
-def _largest(asked: Iterable[tuple[int, int]], capacity: Sequence[int]) -> tuple[Main, int]:
+def _largest(resources: Iterable[int], amounts: Sequence[int], capacity: Sequence[int]) -> tuple[Main, int]:
     """The largest share, and a bit for each resource that has it."""
     most, below, dominant = 0, 1, 0
-    for r, amount in asked:
-        size = capacity[r]
+    for r in resources:
+        amount, size = amounts[r], capacity[r]
         this, other = amount * below, most * size
         if this > other:
             most, below, dominant = amount, size, 1 << r

@@ -48,7 +48,8 @@ class Parts:
 
     def __init__(self, flows: list[Flow]) -> None:
         self._flows = flows
-        self._seen: dict[int, None] = dict.fromkeys(range(len(flows)))
+        self._seen: dict[int, None] = {}
+        self._all_seen = True
         self._levels: list[Level] = []
         size = len(flows)
         self._which: Numbers = np.zeros(size, dtype=np.intp)  # the level at which a flow was stopped
@@ -66,59 +67,42 @@ class Parts:
         self._late: dict[int, None] = {}  # those of which `_find` does not know that yet
         self._in_use = 0  # how many levels were in use when last counted
         self._bounds: list[tuple[int, int]] = []  # of the levels, when digits were found
-        self._digits: Numbers = np.zeros((DIGITS, size), dtype=np.int64)  # what was found
-        self._known: Numbers = np.zeros(size, dtype=np.int64)
-        self.changed: Numbers | None = None  # the flows of which that is something else than before; None: maybe of all
 
-    def see(self, flows: Iterable[Flow]) -> None:
-        """They may have come somewhere else, or they are new."""
-        self._seen |= dict.fromkeys([flow.place for flow in flows])
+    def see(self, flows: Iterable[Flow] | None) -> None:
+        """They may have come somewhere else, or they are new; None: all may have."""
+        if flows is None:
+            self._all_seen = True
+        else:
+            self._seen |= dict.fromkeys([flow.place for flow in flows])
 
-    def levels(self, places: Numbers) -> Numbers:
-        """The number of the level at which flows were stopped, when `digits` were asked for; below zero: none."""
-        return np.where(self._stopped.take(places), self._which.take(places), -1)
-
-    def digits(self) -> tuple[Numbers, Numbers]:
-        """The parts, rounded down, the least digit first; for each EXACTLY, CLOSELY or NOT_KNOWN. Not to be changed."""
+    def look(self) -> list[int] | None:
+        """Look at what was seen. Returns the flows of which the part may be another one than before; None: of all."""
         if len(self._levels) > 2 * self._in_use + LEVELS_MORE:  # most of these are not in use any more
-            self._levels = []
-            self.see(self._flows)
-        seen, self._seen = list(self._seen), {}
+            self._all_seen = True
+        seen = list(range(len(self._flows))) if self._all_seen else list(self._seen)
+        self._seen, self._all_seen = {}, False
         if seen:
             self._look(seen)
         before = self._bounds
         self._bounds = [(level.middle, level.error) for level in self._levels]
-        if len(seen) <= FEW and before and self._bounds[: len(before)] == before:  # no level has moved
-            self.changed = np.array(seen, dtype=np.intp)
-            if seen:
-                self._write(seen)
-        else:
-            self.changed = None
-            self._work()
-        return self._digits, self._known
+        has_moved = not before or self._bounds[: len(before)] != before
+        return None if has_moved or len(seen) > FEW else seen
 
-    def _write(self, places: list[int]) -> None:
-        """The digits of a few flows."""
-        parts, self._known[places] = parts_of([self._flows[place] for place in places])
-        self._digits[:, places] = digits_of(parts)
-
-    def _work(self) -> None:
-        """The digits of all."""
+    def digits(self) -> tuple[Numbers, Numbers]:
+        """The parts of all, rounded down, the least digit first; for each EXACTLY, CLOSELY or NOT_KNOWN."""
         late, self._late = list(self._late), {}
         if late:
             self._find(late)
         if not self._levels:
-            self._digits, self._known = self._fixed.copy(), self._how.copy()
-            return
+            return self._fixed, self._how
         if self._misfits.any() or max(self._bounds)[0] >> ROOM_BITS:
-            parts, self._known = parts_of(self._flows)
-            self._digits = digits_of(parts)
-            return
+            parts, how = parts_of(self._flows)
+            return digits_of(parts), how
         levels = self._cut([max(middle - error, 0) for middle, error in self._bounds])
         errors = np.array([error.bit_length() for _, error in self._bounds])
         close = errors.take(self._which) + self._bits < UP_BITS + exact.PRECISION_BITS + CLOSE_BITS - 2
-        self._digits = np.where(self._stopped, _multiplied(levels, self._scales), self._fixed)
-        self._known = np.where(self._stopped, np.where(close, CLOSELY, NOT_KNOWN), self._how)
+        digits = np.where(self._stopped, _multiplied(levels, self._scales), self._fixed)
+        return digits, np.where(self._stopped, np.where(close, CLOSELY, NOT_KNOWN), self._how)
 
     def _cut(self, lows: Sequence[int]) -> Numbers:
         """DIGITS of the level of each flow, from a place of its own. The last one may be LIMB + 1."""
@@ -135,8 +119,9 @@ class Parts:
         return found.view(np.int64)
 
     def _look(self, seen: list[int]) -> None:
-        flows = [self._flows[number] for number in seen]
-        at = [flow.level for flow in flows]
+        if len(seen) == len(self._flows):
+            self._levels = []
+        at = [self._flows[number].level for number in seen]
         for level in dict.fromkeys(at):
             if level is not None and not (0 <= level.place < len(self._levels) and self._levels[level.place] is level):
                 level.place = len(self._levels)

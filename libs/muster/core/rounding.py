@@ -7,6 +7,9 @@ so no limit and no demand is passed; the capacity neither, because the whole tre
 All queues are done at once, on integers: what a flow has is looked at as its whole part and FRACTION_BITS of the rest,
 rounded down, so the exact amount of a queue is at most a known number of these units above what is seen. Where that
 leaves it open which whole number it is or which of two remainders is larger, the exact numbers are asked.
+
+After a change of a few flows, the children of a queue are given what it has only where that may be something else:
+where the queue has another amount, where such a flow is below it, or where exact numbers decide: these move always.
 """
 
 from __future__ import annotations
@@ -20,16 +23,21 @@ from typing import Final
 import numpy as np
 
 from muster.core.bounded_record import Filled, Level
-from muster.core.columns import AMOUNT_BITS, Columns, Numbers, Places
+from muster.core.columns import AMOUNT_BITS, Columns, Numbers, Split
 from muster.core.exact import ZERO, Exact, order
 from muster.core.filling import total
 from muster.core.flow_tree import Tree
 from muster.core.flows import Flow, Node
 from muster.core.parts import CLOSELY, LIMB, LIMB_BITS, NOT_KNOWN, PART_BITS, parts_of
 
+Amounts = tuple[Numbers, Numbers]  # of flows: whole parts and the rest; how many units that may be too little
+
 FRACTION_BITS: Final = 40  # of an amount
 ONE_UNIT: Final = 1 << FRACTION_BITS
-KEY_BITS: Final = FRACTION_BITS + 2  # of a remainder as a sort key: they may be a little outside of 0 .. 1
+KEY_BITS: Final = FRACTION_BITS + 5  # of a remainder as a sort key: two parents are further apart than any error
+NO_KEY: Final = -1 << KEY_BITS  # before all keys
+LAST_KEY: Final = 1 << 62  # after all keys
+FEW: Final = 40  # of so many parents at one depth none are picked: to do them all is faster
 CLOSE: Final = 2  # so many units an amount of a flow may be too little when its part is known closely
 CLEAR: Final = 1 << 24  # a queue of which less is known counts as not known at all
 NOTHING_KNOWN: Final = 1 << (FRACTION_BITS + 3)
@@ -40,33 +48,8 @@ def rounded(tree: Tree, columns: Columns, filled: Filled) -> Numbers:
     """Whole amounts from the shares of the flows: a row for each resource, the queues as in `columns`."""
     rounding = _Rounding(tree, columns, filled)
     rounding.split()
+    columns.rounded = rounding.whole, rounding.close
     return rounding.whole
-
-
-class _Ties:
-    """Queues and resources of which it is not clear who of the children gets one more: an entry for each child."""
-
-    def __init__(self, columns: Columns, row: Places, parents: Places, count: Numbers, least: Numbers) -> None:
-        """`count` children get one more, of these `least` is what the smallest remainder seems to be."""
-        self.row = row
-        self.parents = parents
-        self.count = count
-        self.least = least
-        first, size = columns.first[parents], columns.last[parents] - columns.first[parents]
-        self.begin: Places = np.cumsum(size) - size
-        self.entry: Places = np.repeat(np.arange(len(size)), size)  # which of the ties
-        self.child: Places = np.arange(len(self.entry)) + (first - self.begin)[self.entry]
-
-    def sums(self, flags: Numbers) -> Numbers:
-        found: Numbers = np.add.reduceat(flags.astype(np.int64), self.begin)
-        return found
-
-    def are_equal(self, same: Numbers, chosen: Numbers) -> Numbers:
-        """Of each, whether all that are chosen have the same number, not below zero."""
-        low = np.minimum.reduceat(np.where(chosen, same, np.iinfo(np.int64).max), self.begin)
-        high = np.maximum.reduceat(np.where(chosen, same, -1), self.begin)
-        equal: Numbers = (low == high) & (high >= 0)
-        return equal
 
 
 class _Rounding:
@@ -74,72 +57,93 @@ class _Rounding:
         self._tree = tree
         self._columns = columns
         self._filled = filled
-        whole, rest, error = _amounts(columns)
-        self.whole = columns.summed(whole)
-        self._rest = columns.summed(rest)  # of the amount of each queue, below the whole part
+        self._before, columns.rounded = columns.rounded, None
+        self._changed = columns.parts.look()
+        amounts, error = _amounts(columns, self._changed)
+        self.whole: Numbers
+        self.whole, self._rest = columns.summed(amounts)  # of each queue, the rest below the whole part
         self._error = columns.summed(error)  # how many units that may be too little
+        self.close: set[int] = set()  # the queues of whose children exact numbers decide what they get
         self._error[self._error >= CLEAR] = NOTHING_KNOWN
         self.whole += self._rest >> FRACTION_BITS
-        self._rest &= ONE_UNIT - 1
+        self._rest = (self._rest & ONE_UNIT - 1).astype(np.int64)
         self._settle()
 
     def _settle(self) -> None:
         """Find out the whole parts that are not clear."""
+        up = self._columns.up
         row, numbers = np.nonzero(self._rest + self._error >= ONE_UNIT)
         for r, number in zip(row.tolist(), numbers.tolist(), strict=True):
             node = self._columns.nodes[number]
             if node.demand[r]:
+                self.close.add(int(up[number]))
                 ratio = _ratio(node, r)
                 low = self._exact(node, r).floor() if ratio is None else ratio[0] // ratio[1]
                 rest = int(self._rest[r, number]) + (int(self.whole[r, number]) - low) * ONE_UNIT
                 self.whole[r, number], self._rest[r, number] = low, min(max(rest, -ONE_UNIT), 2 * ONE_UNIT)
 
     def split(self) -> None:
-        """Give all children what their parents have."""
-        columns, whole, error = self._columns, self.whole, self._error
-        keys = (columns.up << KEY_BITS) + 2 * ONE_UNIT - self._rest  # by parent, then the largest remainder first
-        keys[:, 0] = -1  # the root is nobody's child
-        ranked = keys.copy()
-        ranked.sort(axis=1)
-        rows, queues = keys.shape
-        row = queues * np.arange(rows)[:, None]
+        """Give all children what their parents have; where everything about these is as before, that is as before."""
+        columns, before, changed = self._columns, self._before, self._changed
+        if before is None or changed is None or not columns.is_small:
+            for split in columns.splits:
+                self._split(split)
+            return
+        is_new = columns.above(np.array(changed, dtype=np.intp))
+        is_new[[*self.close, *before[1]]] = True
+        low, self.whole = self.whole, before[0].copy()
+        self.whole[:, 0] = low[:, 0]
         for split in columns.splits:
-            parents, among, _, first, last, start, stop, above = split
-            count = whole[:, among] - split.sums(whole)  # how many of the children get one more
-            edge = np.where(count > 0, first + count - 1, 0).astype(np.intp)
-            worst = ranked.take(edge + row)  # of those that get one more; -1 where nobody does
-            gets = keys[:, start:stop] <= worst.take(above, axis=1)
-            beyond = ranked.take(np.minimum(edge + 1, queues - 1) + row)
-            close = (beyond - worst <= error[among]) & (edge > 0) & (edge + 1 < last)
-            row_of, which = np.nonzero(close)
-            if len(which):
-                ties = _Ties(columns, row_of, parents[which], count[close], _rest_of(worst[close], parents[which]))
-                self._decide(ties, gets, start)
-            whole[:, start:stop] += gets
+            among = split.among
+            is_new[among] |= (self.whole[:, among] != before[0][:, among]).any(axis=0)
+            some = split.parents[is_new[among]]
+            if len(some):
+                part = columns.split(some) if len(split.parents) > FEW else split
+                self.whole[:, part.children] = low[:, part.children]
+                self._split(part)
 
-    def _decide(self, ties: _Ties, gets: Numbers, start: int) -> None:
-        """Who gets one more where that is not clear by the bounds. Equal remainders are in order of the names."""
-        columns, row = self._columns, ties.row[ties.entry]
-        apart, error = self._rest[row, ties.child] - ties.least[ties.entry], self._error[ties.parents][ties.entry]
-        is_more, is_open = apart > error, abs(apart) <= error
-        left = ties.count - ties.sums(is_more)
-        place: Numbers = np.cumsum(is_open)  # among those that are open, of the same tie
-        place -= (place[ties.begin] - is_open[ties.begin])[ties.entry]
-        gets[row, ties.child - start] = is_more | is_open & (place <= left[ties.entry])
-        several = ties.sums(is_open) > left
-        columns.label(ties.parents[several], ties.row[several])
-        several &= ~ties.are_equal(columns.same(row, ties.child), is_open)
-        for number in np.flatnonzero(several).tolist():
-            parent, r = int(ties.parents[number]), int(ties.row[number])
-            children = ties.child[is_open & (ties.entry == number)].tolist()
-            for place_of, child in enumerate(self._in_order(parent, r, children)):
-                gets[r, child - start] = place_of < left[number]
+    def _split(self, split: Split) -> None:
+        whole, children = self.whole, split.children
+        count = whole[:, split.among] - split.sums(whole)  # how many of the children get one more
+        # By parent, then the largest remainder first.
+        keys = (split.above << KEY_BITS) + 2 * ONE_UNIT - self._rest[:, children]
+        rows, queues = keys.shape
+        ranked = np.empty((rows, queues + 2), dtype=keys.dtype)
+        ranked[:, 0], ranked[:, 1:-1], ranked[:, -1] = NO_KEY, keys, LAST_KEY
+        ranked.sort(axis=1)
+        edge = split.begin + count.astype(np.intp) + (queues + 2) * np.arange(rows)[:, None]
+        worst, beyond = ranked.take(edge), ranked.take(edge + 1)  # the last that gets one more, and the next one
+        gets = keys <= worst.take(split.above, axis=1)
+        for place, r in zip(*np.nonzero((beyond - worst <= self._error[split.among]).T), strict=True):
+            begin, end, parent = split.begin[place], split.end[place], int(split.parents[place])
+            least = (int(place) << KEY_BITS) + 2 * ONE_UNIT - int(worst[r, place])
+            gets[r, begin:end] = self._chosen(parent, int(r), int(count[r, place]), least)
+        whole[:, children] += gets
+
+    def _chosen(self, parent: int, r: int, count: int, least: int) -> list[bool]:
+        """Which children get one more where that is not clear by the bounds.
+
+        `least`: the smallest remainder of `count` children. Equal ones are in order of the names.
+        """
+        first, last = self._columns.first[parent], self._columns.last[parent]
+        rest, error = self._rest[r, first:last].tolist(), int(self._error[parent])
+        chosen = [remainder - least > error for remainder in rest]
+        are_open = [place for place, remainder in enumerate(rest, first) if abs(remainder - least) <= error]
+        left = count - sum(chosen)
+        if left < len(are_open):
+            are_open = self._in_order(parent, r, are_open)
+        for number in are_open[:left]:
+            chosen[number - first] = True
+        return chosen
 
     def _in_order(self, parent: int, r: int, children: list[int]) -> list[int]:
         """Children of a queue by the exact remainders of a resource, the largest first."""
         nodes, whole = self._columns.nodes, self.whole
-        known = [self._raised(nodes[number], r) for number in children]
-        if known[0] is not None and known.count(known[0]) == len(known):
+        raised = [self._raised(nodes[number], r) for number in children]
+        are_equal = raised[0] is not None and raised.count(raised[0]) == len(raised)
+        if not are_equal or any(len(nodes[number].flows) != 1 for number in children):
+            self.close.add(parent)
+        if are_equal:
             return children
         ratios = [_ratio(nodes[number], r) for number in children]
         fractions = [Fraction(*ratio) % 1 for ratio in ratios if ratio is not None]
@@ -163,30 +167,34 @@ class _Rounding:
                 return share * Exact(capacity[q] * proportion[0], proportion[1])
         return total(_exact_share(flow, r) for flow in node.below_needing(r)) * Exact(capacity[r])
 
-    def _raised(self, node: Node, r: int) -> tuple[Level, int, int, int] | None:
-        """The level, the weight and the amount for each of these, if a queue has just what they make it have."""
+    def _raised(self, node: Node, r: int) -> tuple[Level, int, int] | None:
+        """The level, and the amount for so many of these, if a queue has just what they make it have."""
+        if len(node.flows) == 1:
+            flow = node.flows[0]
+            if flow.level is None:
+                return None
+            return _times(flow.level, flow.weight * flow.main[1] * flow.amounts[r], flow.main[0])
         for q, known in self._filled.get(node.id, {}).items():
             proportion = _proportion(node.below, q, r) if isinstance(known, tuple) else None
             if isinstance(known, tuple) and proportion is not None:
-                amount, of = self._tree.capacity[q] * proportion[0], proportion[1]
-                common = gcd(amount, of)
-                return *known, amount // common, of // common
+                return _times(known[0], known[1] * self._tree.capacity[q] * proportion[0], proportion[1])
         return None
+
+
+def _times(level: Level, amount: int, of: int) -> tuple[Level, int, int]:
+    common = gcd(amount, of)
+    return level, amount // common, of // common
 
 
 def _proportion(flows: Sequence[Flow], first: int, second: int) -> tuple[int, int] | None:
     """How much all flows ask for of the second resource, for so much of the first one, if that is the same for all."""
     if first == second:
         return 1, 1
-    ones, others = next(((x.asked[first], x.asked.get(second, 0)) for x in flows if x.needs >> first & 1), (0, 0))
-    if not ones or any(flow.asked.get(first, 0) * others != flow.asked.get(second, 0) * ones for flow in flows):
+    asked = [(flow.amounts[first], flow.amounts[second]) for flow in flows]
+    ones, others = next((pair for pair in asked if pair[0]), (0, 0))
+    if not ones or any(one * others != other * ones for one, other in asked):
         return None
     return others, ones
-
-
-def _rest_of(keys: Numbers, parents: Places) -> Numbers:
-    """The remainders of sort keys."""
-    return (parents << KEY_BITS) + 2 * ONE_UNIT - keys
 
 
 def _ratio(node: Node, r: int) -> tuple[int, int] | None:
@@ -195,7 +203,7 @@ def _ratio(node: Node, r: int) -> tuple[int, int] | None:
         return None
     flow = node.below[0]
     ratio, (most, below) = flow.share.ratio, flow.main
-    return None if ratio is None else (ratio[0] * below * flow.asked.get(r, 0), ratio[1] * most)
+    return None if ratio is None else (ratio[0] * below * flow.amounts[r], ratio[1] * most)
 
 
 def _exact_share(flow: Flow, r: int) -> Exact:
@@ -206,31 +214,32 @@ def _exact_share(flow: Flow, r: int) -> Exact:
     return flow.share * flow.direction[r]
 
 
-def _amounts(columns: Columns) -> tuple[Numbers, Numbers, Numbers]:
-    """What each flow has: whole parts, the rest, and how many units that may be too little."""
-    if columns.is_small:
-        before, columns.amounts = columns.amounts, None
+def _amounts(columns: Columns, changed: list[int] | None) -> Amounts:
+    """What each flow has. `changed`: those of which that may be something else than before."""
+    before, columns.amounts = columns.amounts, None
+    if not columns.is_small:
+        return _of_parts(columns.asked, *parts_of(columns.flows))
+    if before is None or changed is None:
         digits, how = columns.parts.digits()
-        changed = columns.parts.changed
-        if before is None or changed is None:
-            columns.amounts = multiplied(columns.asked, columns.large, digits)
-        else:
-            columns.amounts = before
-            for all_of, some in zip(
-                before, multiplied(columns.asked[:, changed], columns.large, digits[:, changed]), strict=True
-            ):
-                all_of[:, changed] = some
-        whole, rest = columns.amounts
+        amounts = multiplied(columns.asked, columns.large, digits), MAY_MISS.take(how)
     else:
-        parts, how = parts_of(columns.flows)
-        amounts = columns.asked * np.array(parts, dtype=object)
-        whole, rest = amounts >> PART_BITS, amounts >> (PART_BITS - FRACTION_BITS) & (ONE_UNIT - 1)
-        # A part that is known closely tells little about an amount so large.
-        how[(columns.asked >> AMOUNT_BITS).any(axis=0) & (how == CLOSELY)] = NOT_KNOWN
-    return whole, rest, MAY_MISS.take(how)
+        amounts = before
+        found = _of_parts(columns.asked[:, changed], *parts_of([columns.flows[place] for place in changed]))
+        for all_of, some in zip(before, found, strict=True):
+            all_of[..., changed] = some
+    columns.amounts = amounts
+    return amounts
 
 
-def multiplied(asked: Numbers, large: Sequence[int], digits: Numbers) -> tuple[Numbers, Numbers]:
+def _of_parts(asked: Numbers, parts: list[int], how: Numbers) -> Amounts:
+    """Amounts times parts of PART, in Python's own integers."""
+    amounts = asked * np.array(parts, dtype=object)
+    # A part that is known closely tells little about an amount so large.
+    how[(asked >> AMOUNT_BITS).any(axis=0) & (how == CLOSELY)] = NOT_KNOWN
+    return np.array([amounts >> PART_BITS, amounts >> (PART_BITS - FRACTION_BITS) & (ONE_UNIT - 1)]), MAY_MISS.take(how)
+
+
+def multiplied(asked: Numbers, large: Sequence[int], digits: Numbers) -> Numbers:
     """Amounts below 2^AMOUNT_BITS times parts of PART: whole, and units rounded down by at most CLOSE.
 
     A digit has LIMB_BITS; of no sum here there are more than two products of digits and a carry, which is below 2^63.
@@ -254,4 +263,4 @@ def multiplied(asked: Numbers, large: Sequence[int], digits: Numbers) -> tuple[N
     tail &= LIMB
     tail >>= 2 * LIMB_BITS - FRACTION_BITS
     lead |= tail
-    return whole, lead
+    return np.array([whole, lead])

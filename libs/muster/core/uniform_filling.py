@@ -35,14 +35,14 @@ def are_alike(flows: Sequence[Flow]) -> bool:
     if not flows:
         return False
     first = flows[0]
-    asked, measure = first.asked, next(iter(first.asked))
-    amount = asked[measure]
+    asked, resources = first.amounts, first.resources
+    amount = asked[resources[0]]
     for flow in flows:
         if flow.needs != first.needs:
             return False
-        mine = flow.asked[measure]
-        for r, other in flow.asked.items():
-            if other * amount != asked[r] * mine:
+        mine = flow.amounts[resources[0]]
+        for r in resources:
+            if flow.amounts[r] * amount != asked[r] * mine:
                 return False
     return True
 
@@ -56,8 +56,8 @@ class _Filling:
     def __init__(self, tree: Tree) -> None:
         first = tree.root.below[0]
         self._root = tree.root
-        self._asked = first.asked
-        self._main = next(r for r in first.asked if first.dominant >> r & 1)  # the measure
+        self._asked = {r: first.amounts[r] for r in first.resources}
+        self._main = next(r for r in first.resources if first.dominant >> r & 1)  # the measure
         self._capacity = tree.capacity
         self._claims: dict[str, Claim] = {}
         self._filled: Filled = {}
@@ -82,7 +82,7 @@ class _Filling:
         floor: Amount = 0
         if flow.share is not ZERO:
             floor = flow.share.value() * self._capacity[self._main]
-        return Claim(1, floor, flow.asked[self._main])
+        return Claim(1, floor, flow.amounts[self._main])
 
     def _give(self, node: Node, amount: Amount) -> None:
         """Share out what a queue has."""
@@ -103,7 +103,7 @@ class _Filling:
     def _share(self, flow: Flow, part: Amount) -> Exact:
         if not part:
             return ZERO
-        if part == flow.asked[self._main]:
+        if part == flow.amounts[self._main]:
             return flow.full
         return Exact(part.numerator, part.denominator * self._capacity[self._main])
 

@@ -41,11 +41,16 @@ def test_amounts_times_parts(rows, part):
             assert units == exact
 
 
+def looked(parts):
+    parts.look()
+    return parts.digits()
+
+
 class Stopped:
     """Flows that were stopped at levels."""
 
     def __init__(self, asked, capacity, weight, numerator, denominator):
-        self.flow = flow_of((kind_of([0]), (asked,)), [capacity])
+        self.flow = flow_of(kind_of(1), [asked], [capacity])
         self.flow.weigh(weight)
         # The level is a part of the one at which the flow has all it asks for.
         self.exact = Fraction(asked, capacity) * numerator / (denominator * weight)
@@ -71,7 +76,7 @@ def test_parts_of_flows_that_were_stopped_at_levels(all_stopped):
         flow.place = place
     parts = Parts(flows)
     for _ in range(2):
-        digits, how = parts.digits()
+        digits, how = looked(parts)
         for one, found, known in zip(all_stopped, number(digits), how.tolist(), strict=True):
             if known == CLOSELY:
                 assert found <= one.part * PART < found + (1 << CLOSE_BITS)
@@ -83,22 +88,22 @@ def test_parts_of_flows_that_were_stopped_at_levels(all_stopped):
 
 def test_most_levels_are_known_closely():
     one = Stopped(3 << 40, 7 << 41, 5, 1, 3)
-    digits, how = Parts([one.flow]).digits()
+    digits, how = looked(Parts([one.flow]))
     assert how.tolist() == [CLOSELY]
     assert number(digits)[0] == PART // 3 or abs(number(digits)[0] - PART // 3) < 1 << 8
 
 
 def test_flows_that_come_somewhere_else_are_looked_at():
-    flow = flow_of((kind_of([0]), (10,)), [100])
+    flow = flow_of(kind_of(1), [10], [100])
     parts = Parts([flow])
-    assert number(parts.digits()[0]) == [0]
+    assert number(looked(parts)[0]) == [0]
     flow.share = flow.full
     parts.see([flow])
-    digits, how = parts.digits()
+    digits, how = looked(parts)
     assert (number(digits), how.tolist()) == ([PART], [EXACTLY])
     flow.share = Exact(1, 20)
     parts.see([flow])
-    assert number(parts.digits()[0])[0] >> PART_BITS - 2 == 1  # a little less than a half
+    assert number(looked(parts)[0])[0] >> PART_BITS - 2 == 1  # a little less than a half
 
 
 def any_stopped(rng):
@@ -116,17 +121,26 @@ def test_a_few_that_change_among_many(rng):
     for place, flow in enumerate(flows):
         flow.place = place
     parts = Parts(flows)
-    parts.digits()
-    assert parts.changed is None
+    assert parts.look() is None
     for place, other in enumerate(others):
         flows[place], all_stopped[place], other.flow.place = other.flow, other, place
     parts.see([other.flow for other in others])
+    assert parts.look() == [0, 1, 2]
     check(parts, all_stopped)
-    assert parts.changed.tolist() == [0, 1, 2]
     all_stopped[-1].part /= 2
     all_stopped[-1].flow.level.move((all_stopped[-1].flow.level.middle >> 1, 1), None)
+    assert parts.look() is None
     check(parts, all_stopped)
-    assert parts.changed is None
+
+
+def test_levels_at_which_nothing_stops_any_more_are_forgotten():
+    flow = Stopped(3 << 40, 7 << 41, 5, 1, 3).flow
+    parts = Parts([flow])
+    for _ in range(10):
+        flow.level = Level(None, None, 0, (flow.level.middle, 1), None)
+        parts.see([flow])
+        parts.look()
+    assert len(parts._levels) == 1
 
 
 def check(parts, all_stopped):
