@@ -58,6 +58,7 @@ class Answer(Struct, frozen=True):
     reason: str = ""
     again_at_ms: int = 0
     final: bool = False  # who asked for less would get the same
+    later: bool = False  # who could leave loses something to a plan made here: to be asked again when that is committed
 
 
 def plan_preemption(state: CellState, job_id: str) -> Plan | None:
@@ -75,7 +76,8 @@ class Planner:
     def __init__(self, state: CellState, late_ms: int = 0) -> None:
         self._state = state
         self._late_ms = late_ms
-        self._taken: dict[str, None] = dict.fromkeys(state.holds)  # who loses or holds something: no victims
+        # Who holds something or loses something to a plan made here is no victim; whether it may be one later.
+        self._taken: dict[str, bool] = dict.fromkeys(state.holds, False)
         self._placed: dict[str, None] = {}
         self._changed: dict[str, ByPriority] = {}  # leaf -> committed usage, where plans made here change it
         self._prospects: dict[str, Prospect] = {}  # by the job that is left out, "" for none
@@ -122,7 +124,7 @@ class Planner:
             count = within(self._outlook(), job, group)
             while count:
                 answer = self._search(as_job(state.nodes, job, group, count))
-                if answer.plan is not None:
+                if answer.plan is not None or answer.later:
                     return answer
                 again_ms += [answer.again_at_ms] if answer.again_at_ms else []
                 count = 0 if answer.final else count // 2
@@ -165,7 +167,7 @@ class Planner:
                 if not reason:
                     self._commit(job, takings, placement, gains)
                     return Answer(_as_plan(takings, placement))
-        return Answer(None, reason, ranking.again_at_ms, final=not anybody)
+        return Answer(None, reason, ranking.again_at_ms, final=not anybody, later=ranking.later)
 
     def _is_fresh(self, job: Job) -> bool:
         return self._state.now_ms < job.submit_ms + self._late_ms
@@ -185,10 +187,11 @@ class Planner:
 
     def _commit(self, job: Job, takings: list[Taking], placement: tuple[GroupPlacement, ...], gains: Amounts) -> None:
         self._plans.append((job, takings, placement))
-        self._placed[job.spec.id] = self._taken[job.spec.id] = None
+        self._placed[job.spec.id] = None
+        self._taken[job.spec.id] = False
         self._count(job, gains, 1)
         for taking in takings:
-            self._taken[taking.victim.spec.id] = None
+            self._taken[taking.victim.spec.id] = not taking.whole
             self._count(taking.victim, taking.amounts, -1)
 
     def _count(self, job: Job, amounts: Amounts, sign: int) -> None:

@@ -39,6 +39,7 @@ class ByNode:
         self.lost: Int64Array = lost[order]
         self.rank: Int64Array = rank[order]
         self.amounts: Int64Array = amounts[at[order], parts[order]]
+        self._piece: Int64Array = at[order]
 
     def on(self, node: int) -> tuple[int, int]:
         """Begin and end of the node's entries."""
@@ -63,7 +64,8 @@ class ByNode:
         lost = _within(self.lost, starts, sizes)[hits]
         keep = usable[nodes] & (missing[nodes] > 0).any(axis=1)
         nodes, grade, lost, rank = nodes[keep], self.grade[hits][keep], lost[keep], self.rank[hits][keep]
-        order = np.lexsort((nodes, rank, lost, grade))
+        # Equal are only pieces of one job; of these the last has its highest positions, and the first pods stay.
+        order = np.lexsort((-self._piece[hits][keep], rank, lost, grade))
         costs = zip(grade[order].tolist(), lost[order].tolist(), rank[order].tolist(), strict=True)
         found += zip(costs, nodes[order].tolist(), strict=True)
         return found

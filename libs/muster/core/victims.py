@@ -55,16 +55,19 @@ PRIORITY_BITS: Final = 33
 
 
 class Ranking:
-    """Who may leave for `job`, and in which order. Arrays are [line, ELASTIC or CORE]. `taken` may not."""
+    """Who may leave for `job`, and in which order. Arrays are [line, ELASTIC or CORE]. `taken` may not, those with
+    False not later either."""
 
-    def __init__(self, state: CellState, job: Job, outlook: Outlook, taken: Mapping[str, None]) -> None:
+    def __init__(self, state: CellState, job: Job, outlook: Outlook, taken: Mapping[str, bool]) -> None:
         self.table = table = table_of(state)
         self._columns = state.nodes.columns
         self._job = job
         self._outlook = outlook
         count = len(table.jobs)
         facts = table.facts[:count]
-        self._taken = [line for job_id in taken if (line := table.line(job_id)) is not None]
+        lines = {line: later for job_id, later in taken.items() if (line := table.line(job_id)) is not None}
+        self._taken, self._taken_for_now = list(lines), [line for line, later in lines.items() if later]
+        self.later = False  # whether one of those may leave
         self.allowed: BoolArray = np.zeros((count, 2), np.bool_)
         self.grade: Int64Array = np.zeros((count, 2), np.int64)
         self.lost: Int64Array = np.zeros((count, 2), np.int64)
@@ -126,6 +129,7 @@ class Ranking:
             may |= own & newer & (facts[:, PRIORITY] == job.spec.priority) & self._of_one_member(facts, queue)
         if outlook.below(job):
             may |= ~own & self._over(facts) & (lower | everyone)
+        self.later = bool(may[self._taken_for_now].any())
         may[self._taken] = False
         living: BoolArray = facts[:, ALIVE] == 1
         return may & living

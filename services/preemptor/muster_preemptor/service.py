@@ -4,15 +4,17 @@
 
 The oldest open request says whose turn it is: by its number it belongs to one of the live replicas (`Members`), and
 that one answers it together with the others that are open. The planner counts each plan as committed before it makes
-the next, the answers go into the inbox together, and the replica waits until they are decided; only then is another
-request the oldest, perhaps with another replica's turn. So no two plans name the same victims, however many replicas
-there are, but for the moment in which one comes or goes, and then the leader takes the first (rule P6). That there is
-no plan is an answer too, so that the leader knows and backs off.
+the next, and the answers go into the inbox together; a request that needs what only the next state has stays open. The
+replica waits until they are decided; only then is another request the oldest, perhaps with another replica's turn. So
+no two plans name the same victims, however many replicas there are, but for the moment in which one comes or goes, and
+then the leader takes the first (rule P6). That there is no plan is an answer too, so that the leader knows and backs
+off.
 """
 
 from __future__ import annotations
 
 import asyncio
+from heapq import nsmallest
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -28,7 +30,7 @@ from muster.runtime.inbox import InboxWriter
 from muster.runtime.members import Members
 
 PLAN_BUCKETS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2)
-ROUND_MAX: Final = 16  # requests that are answered together; the event loop stands still meanwhile
+ROUND_MAX: Final = 16  # requests that are looked at together; the event loop stands still meanwhile
 
 
 class PreemptorMetrics:
@@ -107,12 +109,13 @@ class Preemptor:
         state = self._follower.state
         planner = Planner(state, ENTITLEMENT_LATE_MS)
         answers: list[PreemptionPlanned] = []
-        for request, job in sorted((request, job) for job, request in self._open.items()):
-            if len(answers) == ROUND_MAX:
-                break
+        oldest = nsmallest(ROUND_MAX, ((request, job) for job, request in self._open.items()))
+        for request, job in oldest:
             with self._metrics.plan_seconds.time():
                 answer = planner.plan(job)
             plan = answer.plan
+            if answer.later:
+                continue  # in the next round, when the plans of this one are decided; the oldest is never put off
             if plan is None:
                 why, again_at_ms = answer.reason, answer.again_at_ms
                 answers.append(
