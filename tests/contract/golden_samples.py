@@ -130,6 +130,7 @@ ITEMS: Final = (
     c.EntitlementsComputed(9, (c.Entitlement("q7", (("cpu", 5),)),)),
     c.PreemptionPlanned(ID, 4, ((OTHER, 2),), PLACEMENT, 9),
     c.PreemptionPlanned(ID, 4, (), PLACEMENT, 9, ((OTHER, 2, (1, 3)),), 99, "why"),
+    c.PlacementRejected("sim-a", ID, 2, 1, "Invalid", "no", 3, by_node=False),
 )
 TRANSITIONS: Final = (
     tr.LeaderElected(3, "qm-1"),

@@ -184,6 +184,7 @@ class PlacementRejected(Item, tag="PlacementRejected", frozen=True):
     code: str = ""
     message: str = ""
     attempt: int = 0
+    by_node: bool = True  # False: the API server would not have the pod, on whatever node
 
 
 class Entitlement(Struct, array_like=True, frozen=True):

@@ -15,8 +15,6 @@ from muster.core.jobs import RUNNING_STATES, Job, is_over
 from muster.core.model import Reason
 from muster.core.whereabouts import node_of
 
-SUSPICIOUS = (Reason.PLACEMENT_REJECTED, Reason.START_TIMEOUT)  # it is the node's fault
-
 
 def can_do_without(job: Job, positions: Sequence[int]) -> bool:
     """Whether every group keeps its minimum when the pods at these positions, gone already or not, are not counted."""
@@ -47,10 +45,11 @@ def pauses_ms(draft: Draft, job: Job, reason: Reason, times: int, suspects: Sequ
     return draft.now_ms + first_ms, draft.now_ms + most_ms
 
 
-def shrink(draft: Draft, job: Job, positions: Sequence[int], reason: Reason, message: str) -> Job:
-    """These pods leave for nobody's sake, or have left."""
+def shrink(
+    draft: Draft, job: Job, positions: Sequence[int], reason: Reason, message: str, suspects: tuple[int, ...] = ()
+) -> Job:
+    """These pods leave for nobody's sake, or have left. `suspects`: nodes whose fault it is."""
     times = max(job.attempt_of(position) for position in positions)
-    suspects = suspects_of(job, positions) if reason in SUSPICIOUS else ()
     not_before_ms, suspects_until_ms = pauses_ms(draft, job, reason, times, suspects)
     shrunk = tr.JobShrunk(
         job=job.id,

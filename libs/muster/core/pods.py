@@ -78,7 +78,7 @@ def settle(draft: Draft, job: Job, changes: tuple[PodChange, ...], gone_reason: 
         finish_stopping(draft, job)
         return
     if spare:
-        job = shrink(draft, job, spare, Reason.PLACEMENT_REJECTED, refused[0].reason)
+        job = shrink(draft, job, spare, Reason.PLACEMENT_REJECTED, refused[0].reason, suspects_of(job, spare))
     rest = [change for change in changes if change.pod not in done_with] if done_with else changes
     _settle_rest(draft, job, rest, gone_reason)
 
@@ -167,12 +167,13 @@ def requeue_idle(draft: Draft, job: Job) -> None:
     finish_stopping(draft, draft.change(job, stopping))
 
 
-def reject(draft: Draft, job: Job, positions: list[int], why: str) -> None:
-    """The cluster will not have these pods where they were placed; their nodes are avoided from now on."""
+def reject(draft: Draft, job: Job, positions: list[int], why: str, *, by_node: bool = True) -> None:
+    """The cluster will not have these pods where they were placed; nodes that refused them are avoided from now on."""
+    suspects = suspects_of(job, positions) if by_node else ()
     if can_do_without(job, positions):
-        shrink(draft, job, positions, Reason.PLACEMENT_REJECTED, why)
+        shrink(draft, job, positions, Reason.PLACEMENT_REJECTED, why, suspects)
         return
-    requeue(draft, job, Reason.PLACEMENT_REJECTED, why, suspects_of(job, positions))
+    requeue(draft, job, Reason.PLACEMENT_REJECTED, why, suspects)
 
 
 def placement_rejected(draft: Draft, fact: commands.PlacementRejected) -> None:
@@ -184,7 +185,7 @@ def placement_rejected(draft: Draft, fact: commands.PlacementRejected) -> None:
     if fact.pod in job.leaving or is_over(job.phases[fact.pod]):
         return  # it is not wanted there any more
     why = f"{fact.code}: {fact.message}" if fact.code else fact.message
-    reject(draft, job, [fact.pod], why[:MESSAGE_CHARS_MAX])
+    reject(draft, job, [fact.pod], why[:MESSAGE_CHARS_MAX], by_node=fact.by_node)
 
 
 def finish_stopping(draft: Draft, job: Job) -> None:

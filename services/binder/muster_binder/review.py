@@ -215,7 +215,7 @@ class Reviewer:
     def reject(self, op: Op, code: str, message: str) -> None:
         job = self._state().jobs.get(op.key.job)
         if job is not None and self._is_current(job, op.key) and not _leaves(job, op.key):
-            self._reject(job, op.cluster, op.key, code, message)
+            self._reject(job, op.cluster, op.key, code, message, by_node=op.kind is not Kind.CREATE)
 
     def gang(self, job: Job) -> Gang:
         """The pods of the job's placement."""
@@ -330,7 +330,7 @@ class Reviewer:
 
     def _report(self, job: Job, pod: Observed) -> None:
         if pod.refused and not _leaves(job, pod.key):
-            self._reject(job, pod.cluster, pod.key, pod.reason, pod.message)
+            self._reject(job, pod.cluster, pod.key, pod.reason, pod.message, by_node=True)
         elif pod.phase > job.phases[pod.key.pod]:
             self._tell(job, pod.key, pod.cluster, pod.phase, pod)
 
@@ -351,7 +351,7 @@ class Reviewer:
             ),
         )
 
-    def _reject(self, job: Job, cluster: str, key: PodKey, code: str, message: str) -> None:
+    def _reject(self, job: Job, cluster: str, key: PodKey, code: str, message: str, *, by_node: bool) -> None:
         rejection = PlacementRejected(
             cluster=cluster,
             job=key.job,
@@ -360,6 +360,7 @@ class Reviewer:
             code=code or "Refused",
             message=message[:MESSAGE_CHARS_MAX],
             attempt=key.attempt,
+            by_node=by_node,
         )
         self._outbox.reject(rejection, alone=job.gang.minimum_tasks is not None)
 

@@ -90,7 +90,7 @@ def test_a_kubelet_that_refuses_rejects_the_placement_and_fails_no_pod(in_world:
         world.submit(1)
         await asyncio.sleep(1)
         (rejection,) = world.inbox.rejections
-        assert (rejection.code, rejection.pod, rejection.epoch) == ("OutOfcpu", 0, 1)
+        assert (rejection.code, rejection.pod, rejection.epoch, rejection.by_node) == ("OutOfcpu", 0, 1, True)
         assert PodPhase.FAILED not in world.phases(1)
         world.stop(1, JobState.QUEUED)  # what the leader does then
         await world.acknowledge_until(lambda: world.job(1).phases[0] == PodPhase.FAILED)

@@ -120,7 +120,7 @@ def test_what_the_server_refuses_for_good_rejects_the_placement(in_world: Run, e
         world.submit(1)
         await asyncio.sleep(1)
         (rejection,) = world.inbox.rejections
-        assert (rejection.code, rejection.message) == (error.reason, error.message)
+        assert (rejection.code, rejection.message, rejection.by_node) == (error.reason, error.message, False)
         world.stop(1, JobState.QUEUED)
         await world.acknowledge_until(lambda: world.job(1).phases[0] == PodPhase.GONE)
         assert world.api.calls.count("create") == 1

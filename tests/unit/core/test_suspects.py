@@ -43,6 +43,25 @@ def test_how_long_it_waits_for_other_nodes(reason, before, another, expected):
     assert elsewhere_ms(reason, before, another=another, most_ms=500) == 500  # never longer than for its suspects
 
 
+def test_what_the_api_server_refuses_is_no_node_s_fault(world):
+    """It would not have the pod anywhere: no node is suspect, and the whole job waits longer each time."""
+    world.nodes(3)
+    world.submit("a")
+    pauses = []
+    for _ in range(4):
+        job = world.job("a")
+        attempt = job.attempt_of(0)
+        fact = c.PlacementRejected("sim-a", job.id, job.epoch, 0, "Forbidden", "exceeded quota", attempt, by_node=False)
+        world.cell.send(fact)
+        world.cell.send(c.PodsObserved("sim-a", (c.PodFact(job.id, job.epoch, 0, GONE, attempt),)))
+        job = world.job("a")
+        assert (job.state, job.suspects) == (JobState.QUEUED, ())
+        pauses.append(job.not_before_ms - world.cell.now_ms)
+        world.cell.wait(pauses[-1])
+        assert world.job("a").state is JobState.PLACED
+    assert pauses == [1000, 2000, 4000, 8000]
+
+
 def test_all_nodes_refuse_it_for_a_day(world):
     """More nodes than it remembers: the first hour has a few tries more than one node would, each other hour one."""
     world.nodes(SUSPECTS_MAX + 20)
