@@ -46,7 +46,7 @@ def pauses_ms(draft: Draft, job: Job, reason: Reason, times: int, suspects: Sequ
 
 
 def shrink(
-    draft: Draft, job: Job, positions: Sequence[int], reason: Reason, message: str, suspects: tuple[int, ...] = ()
+    draft: Draft, job: Job, positions: Sequence[int], reason: Reason, message: str, *, suspects: tuple[int, ...] = ()
 ) -> Job:
     """These pods leave for nobody's sake, or have left. `suspects`: nodes whose fault it is."""
     times = max(job.attempt_of(position) for position in positions)

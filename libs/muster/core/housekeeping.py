@@ -98,7 +98,7 @@ def _late_replicas(draft: Draft, job: Job | None, epoch: int) -> Iterator[None]:
     late = late_positions(job)
     message = f"{len(late)} pods did not start in {START_TIMEOUT_MS // 1000} s"
     if late and can_do_without(job, late):
-        shrink(draft, job, late, Reason.START_TIMEOUT, message, suspects_of(job, late))
+        shrink(draft, job, late, Reason.START_TIMEOUT, message, suspects=suspects_of(job, late))
     elif late:
         requeue(draft, job, Reason.START_TIMEOUT, message, suspects_of(job, late))
     yield

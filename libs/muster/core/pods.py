@@ -78,7 +78,7 @@ def settle(draft: Draft, job: Job, changes: tuple[PodChange, ...], gone_reason: 
         finish_stopping(draft, job)
         return
     if spare:
-        job = shrink(draft, job, spare, Reason.PLACEMENT_REJECTED, refused[0].reason, suspects_of(job, spare))
+        job = shrink(draft, job, spare, Reason.PLACEMENT_REJECTED, refused[0].reason, suspects=suspects_of(job, spare))
     rest = [change for change in changes if change.pod not in done_with] if done_with else changes
     _settle_rest(draft, job, rest, gone_reason)
 
@@ -171,7 +171,7 @@ def reject(draft: Draft, job: Job, positions: list[int], why: str, *, by_node: b
     """The cluster will not have these pods where they were placed; nodes that refused them are avoided from now on."""
     suspects = suspects_of(job, positions) if by_node else ()
     if can_do_without(job, positions):
-        shrink(draft, job, positions, Reason.PLACEMENT_REJECTED, why, suspects)
+        shrink(draft, job, positions, Reason.PLACEMENT_REJECTED, why, suspects=suspects)
         return
     requeue(draft, job, Reason.PLACEMENT_REJECTED, why, suspects)
 
