@@ -17,7 +17,7 @@ key, its line and the nearest key there is. `dump` writes what `load` reads, wit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,11 +27,12 @@ from google.protobuf.descriptor import FieldDescriptor
 from muster.api.v1 import queue_pb2
 from muster.client.durations import exact_duration
 from muster.client.jobfile import JobFileError, Reader, documents, is_empty
+from muster.core import resources
 
 CLASSES: Final = "priority_classes"  # of the same file, for `classfile`
-SHORT_NAMES: Final = {"gpu": "nvidia.com/gpu", "gpus": "nvidia.com/gpu", "mem": "memory"}
 NOT_SET: Final = frozenset({"path", "id", "revision", "status"})  # by the server, or by the place in the file
 AMOUNTS: Final = ("guaranteed", "limit", "lending_limit")
+ALLOWANCES: Final = ("per_namespace", "per_user")
 FIELDS: Final[Mapping[str, FieldDescriptor]] = {
     field.name: field for field in queue_pb2.Queue.DESCRIPTOR.fields if field.name not in NOT_SET
 }
@@ -71,20 +72,33 @@ def _queues(reader: Reader, node: yaml.Node, above: str) -> Iterator[queue_pb2.Q
                     below = None if is_empty(field_node) else field_node
                 elif key in FIELDS:
                     reader.field(field_node, queue, FIELDS[key], f"{path}.{key}")
+                    _name_in_full(reader, field_node, queue, key)
                 else:
                     reader.unknown(key_node, key, [*FIELDS, "queues"], path)
-        for amounts in (*(getattr(queue, name) for name in AMOUNTS), *_allowances(queue)):
-            for short in [name for name in amounts if name in SHORT_NAMES]:
-                amounts[SHORT_NAMES[short]] = amounts.pop(short)
         yield queue
         if below is not None:
             yield from _queues(reader, below, path)
 
 
-def _allowances(queue: queue_pb2.Queue) -> Iterator[Any]:
-    for name in ("per_namespace", "per_user"):
-        if queue.HasField(name):
-            yield getattr(queue, name).resources
+def _name_in_full(reader: Reader, node: yaml.Node, queue: queue_pb2.Queue, field: str) -> None:
+    """The amounts of a field that was read, under the full names of their resources."""
+    where = f"{queue.path}.{field}"
+    if field in AMOUNTS:
+        _rename(reader, node, getattr(queue, field), where)
+    elif field in ALLOWANCES:
+        for key, _, value in reader.pairs(node, where):
+            if key == "resources" and not is_empty(value):
+                _rename(reader, value, getattr(queue, field).resources, f"{where}.resources")
+
+
+def _rename(reader: Reader, node: yaml.Node, amounts: MutableMapping[str, str], where: str) -> None:
+    given = dict(amounts)
+    amounts.clear()
+    for key, key_node, _ in reader.pairs(node, where):
+        name, text = resources.full_pair(key, given[key])
+        if name in amounts:
+            reader.fail(key_node, f'"{name}" of {where} is there twice, the second time as "{key}"')
+        amounts[name] = text
 
 
 # --- writing --------------------------------------------------------------------------------------------------------
@@ -120,7 +134,7 @@ def plain(queue: queue_pb2.Queue) -> dict[str, Any]:
         elif field.message_type is not None and field.message_type.full_name == "google.protobuf.Duration":
             if value.ToMilliseconds():
                 found[name] = exact_duration(value.ToMilliseconds())
-        elif name in ("per_namespace", "per_user"):
+        elif name in ALLOWANCES:
             if value.ListFields():
                 found[name] = _allowance(value)
         elif field.enum_type is not None:

@@ -60,6 +60,12 @@ def test_what_is_written_reads_back():
         ("queues:\n  a: {weight: -1}", ":2: a.weight is out of range: -1 is not between 0 and 4294967295"),
         ("queues:\n  a:\n    per_user: {running_jobs: -3}", ":3: a.per_user.running_jobs is out of range: -3"),
         ("queues:\n  a: {half_life: 9999999999999d}", ":2: a.half_life: '9999999999999d' is longer than"),
+        ("queues:\n  a: {limit: {gpu: 3, nvidia.com/gpu: 4}}", ':2: "nvidia.com/gpu" of a.limit is there twice'),
+        ("queues:\n  a:\n    limit:\n      gpu: 3\n      muster.io/gpu-milli: 4", ":5: "),
+        (
+            "queues:\n  a: {per_user: {resources: {mem: 1, memory: 2}}}",
+            '"memory" of a.per_user.resources is there twice',
+        ),
         ("moves: []", "names no queues"),
         ("- a", "a queue file is a mapping"),
     ],

@@ -96,6 +96,16 @@ def test_devices_and_a_share_together_are_refused():
         resources.parse_requests({GPU: "1", resources.GPU_MILLI: "250"})
 
 
+def test_totals_count_shares_as_parts_of_devices():
+    assert resources.parse_totals({resources.GPU_MILLI: "1500", "cpu": "0"}, "limit") == ((GPU, 1500),)
+    assert resources.parse_totals({GPU: "0.25", "cpu": "0"}, "limit", zeros=True) == (("cpu", 0), (GPU, 250))
+
+
+def test_totals_name_a_resource_once():
+    with pytest.raises(Rejected, match="there twice"):
+        resources.parse_totals({GPU: "1", resources.GPU_MILLI: "250"}, "limit")
+
+
 def test_check_devices():
     resources.check_devices((("cpu", 5), (GPU, 2000)))
     resources.check_devices(((GPU, 999),))

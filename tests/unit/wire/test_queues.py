@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from muster.api.v1 import queue_pb2
+from muster.core.errors import Rejected
 from muster.core.history import History
 from muster.core.model import Allowance, QueueSpec
 from muster.core.queue_changes import Difference
@@ -32,6 +34,25 @@ NOTHING = Standing((), (), (), (), (), 0, 0)
 
 def test_what_is_set_comes_back():
     assert wire.to_core(wire.spec_to_proto("research", SPEC)) == SPEC
+
+
+@pytest.mark.parametrize("field", ["guaranteed", "limit", "lending_limit"])
+def test_a_share_of_a_device_is_a_part_of_it_and_comes_back(field):
+    spec = wire.to_core(queue_pb2.Queue(path="a", **{field: {"muster.io/gpu-milli": "500"}}))
+    assert getattr(spec, field) == (("nvidia.com/gpu", 500),)
+    assert dict(getattr(wire.spec_to_proto("a", spec), field)) == {"nvidia.com/gpu": "0.5"}
+    assert wire.to_core(wire.spec_to_proto("a", spec)) == spec
+
+
+def test_so_it_is_in_allowances():
+    allowance = queue_pb2.Allowance(resources={"muster.io/gpu-milli": "1500"})
+    spec = wire.to_core(queue_pb2.Queue(path="a", per_user=allowance, per_namespace=allowance))
+    assert spec.per_user.resources == spec.per_namespace.resources == (("nvidia.com/gpu", 1500),)
+    both = queue_pb2.Allowance(resources={"muster.io/gpu-milli": "1500", "nvidia.com/gpu": "2"})
+    with pytest.raises(Rejected) as refused:
+        wire.to_core(queue_pb2.Queue(path="a", per_user=both))
+    assert refused.value.field.startswith("per_user.resources.")
+    assert refused.value.rule == "Q1"
 
 
 def test_a_mask_changes_what_it_names():
