@@ -169,7 +169,7 @@ def is_array(job: Job) -> bool:
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
-    """`key=value` texts (also several in one, by commas) as a dict. Raises CliError, also for a key that comes twice."""
+    """`key=value` texts (also several in one, by commas) as a dict. Raises CliError, also for a key twice."""
     found: dict[str, str] = {}
     for text in (part for whole in texts for part in whole.split(",") if part):
         key, equals, value = text.partition("=")

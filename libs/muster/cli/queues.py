@@ -61,7 +61,8 @@ class Fields:
 def settled(current: queue_pb2.Queue, given: Mapping[str, Any]) -> dict[str, Any]:
     """The given fields as the client takes them: of amounts, those that are not named stay. Raises CliError."""
     fields = dict(given)
-    for name in AMOUNTS & given.keys():
+    for name in sorted(AMOUNTS & given.keys()):
+        _check_names(given[name], name)
         now = getattr(current, name)
         fields[name] = merged(now, given[name]) if name not in ALLOWANCES else _allowance(now, given[name], name)
     try:
@@ -70,6 +71,15 @@ def settled(current: queue_pb2.Queue, given: Mapping[str, Any]) -> dict[str, Any
         field, _, what = str(error).partition(": ")
         raise CliError(f"--{field.replace('_', '-')}: {what}", Exit.USAGE) from None
     return fields
+
+
+def _check_names(given: Mapping[str, str], field: str) -> None:
+    """Raises CliError for what is no resource; to take one away is fine."""
+    others = tuple(COUNTS) if field in ALLOWANCES else ()
+    for name, amount in given.items():
+        wrong = name not in others and amount.lower() != NO_AMOUNT and resources.misnamed(name, others)
+        if wrong:
+            raise CliError(f"--{field.replace('_', '-')}: {wrong}", Exit.USAGE)
 
 
 def _allowance(current: queue_pb2.Allowance, given: Mapping[str, str], name: str) -> dict[str, Any]:

@@ -96,6 +96,9 @@ def _rename(reader: Reader, node: yaml.Node, amounts: MutableMapping[str, str], 
     amounts.clear()
     for key, key_node, _ in reader.pairs(node, where):
         name, text = resources.full_pair(key, given[key])
+        wrong = resources.misnamed(name)
+        if wrong:
+            reader.fail(key_node, f"{where}: {wrong}")
         if name in amounts:
             reader.fail(key_node, f'"{name}" of {where} is there twice, the second time as "{key}"')
         amounts[name] = text

@@ -31,6 +31,7 @@ STATES: Final = ("OPEN", "CLOSED", "STOPPED", "DRAINING")
 ORDERINGS: Final = ("FIFO", "PRIORITY", "FAIR")
 PREEMPTIONS: Final = ("NEVER", "LOWER_PRIORITY", "ANY")
 FAIR_BETWEEN: Final = (NAMESPACE, USER)
+COUNTS: Final = ("pending_jobs", "running_jobs")  # of an allowance, beside its resources
 
 
 def check_queue(spec: QueueSpec) -> None:
@@ -67,10 +68,15 @@ def check_queue(spec: QueueSpec) -> None:
         raise _invalid("labels", f"has {len(spec.labels)} entries, at most {LABELS_MAX} are allowed")
 
 
-def _check_amounts(field: str, amounts: Amounts) -> None:
+def _check_amounts(field: str, amounts: Amounts, others: tuple[str, ...] = ()) -> None:
     if list(amounts) != sorted(dict(amounts).items()):
         raise _invalid(field, "is not sorted or names a resource twice")
     for resource, amount in amounts:
+        if resource == resources.GPU_MILLI:
+            raise _invalid(f"{field}.{resource}", f'is counted as thousandths of "{resources.SHARED_DEVICE}"')
+        wrong = resources.misnamed(resource, others)
+        if wrong:
+            raise _invalid(f"{field}.{resource[: resources.NAME_CHARS_MAX]}", wrong)
         if not 0 <= amount <= AMOUNT_MAX:
             have = resources.format_amount(resource, amount)
             raise _invalid(f"{field}.{resource}", f"{have} is negative or more than {AMOUNT_MAX}")
@@ -80,7 +86,7 @@ def _check_allowance(field: str, allowance: Allowance) -> None:
     for part, jobs in (("pending_jobs", allowance.pending_jobs), ("running_jobs", allowance.running_jobs)):
         if not -1 <= jobs <= JOBS_MAX:
             raise _invalid(f"{field}.{part}", f"{jobs} is not between 0 and {JOBS_MAX} (-1: no limit)")
-    _check_amounts(f"{field}.resources", allowance.resources)
+    _check_amounts(f"{field}.resources", allowance.resources, COUNTS)
 
 
 def upsert(draft: Draft, command: commands.UpsertQueue, *, alone: bool = True) -> None:

@@ -69,6 +69,12 @@ def test_what_is_given_is_sent_even_if_it_is_nothing(field, value):
         ({"per_user": ["running_jobs=-3"]}, '--per-user: running_jobs "-3" is not a number of jobs'),
         ({"per_namespace": ["pending_jobs=99999999999"]}, "--per-namespace: "),
         ({"limit": ["gpu"]}, '--limit "gpu" is not key=value'),
+        (
+            {"per_user": ["runing_jobs=3"]},
+            '--per-user: "runing_jobs" is not the name of a resource (did you mean "running',
+        ),
+        ({"per_namespace": ["foo=3"]}, '--per-namespace: "foo" is not the name of a resource (known: cpu, memory'),
+        ({"limit": ["running_jobs=3"]}, '--limit: "running_jobs" is not the name of a resource (known: '),
         ({"limit": ["gpu=3,gpu=5"]}, '--limit names "gpu" twice'),
         ({"limit": ["cpu=3", "cpu=5"]}, '--limit names "cpu" twice'),
         ({"guaranteed": ["gpu=1,nvidia.com/gpu=2"]}, '--guaranteed names "nvidia.com/gpu" twice'),
@@ -101,3 +107,8 @@ def test_a_share_takes_the_place_of_whole_devices():
         "cpu": "8",
     }
     assert whatif.changed(current, queues.Fields(limit=["muster.io/gpu-milli=none"]).given()).limit == {"cpu": "8"}
+
+
+def test_a_name_that_is_no_resource_can_be_taken_away():
+    current = queue_pb2.Queue(path="a", limit={"foo": "2", "cpu": "8"})
+    assert whatif.changed(current, queues.Fields(limit=["foo=none"]).given()).limit == {"cpu": "8"}

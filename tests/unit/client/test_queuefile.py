@@ -66,6 +66,13 @@ def test_what_is_written_reads_back():
             "queues:\n  a: {per_user: {resources: {mem: 1, memory: 2}}}",
             '"memory" of a.per_user.resources is there twice',
         ),
+        ('queues:\n  a:\n    limit: {"foo bar": 3}', ':3: a.limit: "foo bar" is not the name of a resource'),
+        ('queues:\n  a: {guaranteed: {"": 3}}', ':2: a.guaranteed: "" is not the name of a resource'),
+        (
+            "queues:\n  a: {lending_limit: {memori: 3}}",
+            '"memori" is not the name of a resource (did you mean "memory"?)',
+        ),
+        ("queues:\n  a: {per_user: {resources: {cpuu: 3}}}", 'a.per_user.resources: "cpuu" is not the name'),
         ("moves: []", "names no queues"),
         ("- a", "a queue file is a mapping"),
     ],
