@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 from muster.core import commands, queue_rules
 from muster.core.draft import Draft
 from muster.core.errors import Code, Rejected
-from muster.core.limits import QUEUE_CHANGES_MAX
+from muster.core.limits import QUEUE_CHANGES_MAX, TRANSACTION_BYTES_MAX
 from muster.core.model import QueueSpec
 from muster.core.queues import QueueTree
 from muster.core.submission import find_queue
@@ -86,14 +86,23 @@ def change_queues(draft: Draft, command: commands.ChangeQueues) -> None:
     written = len(draft.transitions)
     draft.tree = draft.tree.copy()
     try:
-        for change in command.changes:
+        for done, change in enumerate(command.changes):
             _one(draft, change)
+            if draft.bytes - before[1] > TRANSACTION_BYTES_MAX:
+                raise too_large(len(command.changes), done)
         queue_rules.check_all_guarantees(draft.tree)
     except Rejected:
         draft.tree, draft.bytes, draft.structural = before
         del draft.transitions[written:]
         raise
     draft.spend(len(command.changes))
+
+
+def too_large(changes: int, fit: int) -> Rejected:
+    """Of a change of which so much fits. What to do about it is to say less at once."""
+    have = f"{changes:,} queues would change at once, about {fit:,} fit one transaction"
+    advice = "apply the tree in parts, parents first, and prune each below its own root"
+    return Rejected(Code.INVALID_ARGUMENT, "queues", f"{have}: {advice}", "LOG-8")
 
 
 def _one(draft: Draft, change: Change) -> None:

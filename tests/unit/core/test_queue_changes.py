@@ -138,3 +138,46 @@ def test_a_limit_of_waiting_jobs_counts_those_who_wait_when_it_is_made(world):
     limited = c.UpsertQueue("research", spec(per_user=Allowance(pending_jobs=2)))
     done = world.cell.send(limited, c.SubmitJob(world.spec("late")))
     assert world.reject(done).subject == world.id("late")
+
+
+def large(count, width=3, **settings):
+    """So many queues; every one has three below it, until there are enough."""
+    paths = ["team"]
+    for number in range(1, count):
+        paths.append(f"{paths[(number - 1) // width]}/t{number}")
+    return {path: spec(**settings) for path in paths}
+
+
+def test_a_tree_of_more_than_a_thousand_queues_comes_and_goes_at_one_ledger_position(world):
+    """Rule Q4: whole trees are loaded from files."""
+    tree = large(1200, weight=2, limit=cpu(1 << 40), labels=(("cost-centre", "a-17"),))
+    before = world.state.ledger_seq
+    _, found = change(world, tree)
+    assert len(found) == 1200
+    _, found = change(world, dict(list(tree.items())[:100]), prune_root="team")
+    assert [d.kind for d in found] == ["deleted"] * 1100
+    assert world.state.ledger_seq == before + 2
+
+
+def test_what_does_not_fit_a_transaction_is_refused_with_what_does(world, monkeypatch):
+    """LOG-8"""
+    monkeypatch.setattr("muster.core.queue_changes.TRANSACTION_BYTES_MAX", 10_000)
+    tree = world.state.queues.copy()
+    done, found = change(world, large(400))
+    refusal = world.reject(done)
+    assert (refusal.field, refusal.rule, found) == ("queues", "LOG-8", ())
+    assert refusal.message.startswith("400 queues would change at once, about ")
+    fit = int(refusal.message.split("about ")[1].split()[0])
+    _, found = change(world, large(fit))
+    assert len(found) == fit
+    assert len(world.state.queues) == len(tree) + fit
+
+
+def test_a_tree_has_a_transaction_for_itself(world):
+    """LOG-8: what was decided before it has filled its own already."""
+    commands = plan(world.state.queues, large(10))
+    world.cell.write(c.UpsertQueue("other", spec()), c.ChangeQueues(commands), c.ChangeQueues(commands))
+    sizes = []
+    while done := world.cell.step():
+        sizes.append(len(done))
+    assert sizes == [1, 10, 1]

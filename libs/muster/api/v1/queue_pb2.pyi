@@ -809,7 +809,9 @@ class ApplyQueuesRequest(_message.Message):
     """Answer what would change and what that would do, and write nothing."""
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___Queue]:
-        """In any order; parents that exist need not be among them."""
+        """In any order; parents that exist need not be among them. All changes together must fit one transaction: about 3,000
+        queues, more if little is set in them.
+        """
 
     @_builtins.property
     def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueMove]:

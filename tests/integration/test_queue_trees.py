@@ -1,0 +1,71 @@
+"""Trees of queues larger than any one request used to be, from a file to a real cell and back (rule Q4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.integration.admission_cell import Processes, running_cell
+
+from muster.cli.errors import Exit
+from muster.cli.main import run
+
+LEVELS = 10
+COLUMNS = 140
+BELOW = COLUMNS * (LEVELS - 1)  # the root: 1,260
+
+Muster = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    with running_cell(tmp_path_factory.mktemp("cell")) as processes:
+        yield processes
+
+
+@pytest.fixture
+def muster(cell: Processes, capsys: pytest.CaptureFixture[str]) -> Muster:
+    address = cell.ready("adm-1")
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        code = run([*arguments, "--address", address])
+        told = capsys.readouterr()
+        assert code != Exit.BUG, f"{' '.join(arguments)}: {told.err}\n{cell.logs()}"
+        return code, told.out, told.err
+
+    return command
+
+
+def large_tree() -> str:
+    """Columns of ten levels below one root."""
+    columns = {}
+    for column in range(COLUMNS):
+        below: dict[str, object] = {}
+        for level in reversed(range(1, LEVELS)):
+            settings = {
+                "weight": 1 + level,
+                "guaranteed": {"cpu": 1},
+                "limit": {"cpu": 500, "memory": "4Ti", "gpu": 64},
+            }
+            below = {f"team-{column}-{level}": settings | ({"queues": below} if below else {})}
+        columns |= below
+    return yaml.safe_dump({"queues": {"org": {"queues": columns}}}, sort_keys=False)
+
+
+def test_a_large_tree_is_applied_exported_and_pruned_as_a_whole(muster: Muster, tmp_path: Path) -> None:
+    file = tmp_path / "tree.yaml"
+    file.write_text(large_tree())
+    code, out, err = muster("queue", "apply", "-f", str(file), "--dry-run")
+    assert (code, out.count("  created\n")) == (0, 1 + BELOW), err
+    code, out, err = muster("queue", "apply", "-f", str(file))
+    assert (code, out.count("  created\n")) == (0, 1 + BELOW), err
+    exported = tmp_path / "exported.yaml"
+    exported.write_text(muster("queue", "export")[1])
+    assert muster("queue", "apply", "-f", str(exported), "--prune")[1] == "nothing to change\n"
+    file.write_text("queues: {org: {}}\n")
+    code, out, err = muster("queue", "apply", "-f", str(file), "--prune")
+    assert (code, out.count("  deleted\n")) == (0, BELOW), err
+    code, out, err = muster("queue", "apply", "-f", str(exported))
+    assert (code, out.count("  created\n")) == (0, BELOW), err
