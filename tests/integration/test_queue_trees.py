@@ -63,9 +63,38 @@ def test_a_large_tree_is_applied_exported_and_pruned_as_a_whole(muster: Muster, 
     assert (code, out.count("  created\n")) == (0, 1 + BELOW), err
     exported = tmp_path / "exported.yaml"
     exported.write_text(muster("queue", "export")[1])
+    assert exported.read_text().startswith("revision: ")
     assert muster("queue", "apply", "-f", str(exported), "--prune")[1] == "nothing to change\n"
     file.write_text("queues: {org: {}}\n")
     code, out, err = muster("queue", "apply", "-f", str(file), "--prune")
     assert (code, out.count("  deleted\n")) == (0, BELOW), err
     code, out, err = muster("queue", "apply", "-f", str(exported))
+    assert (code, out) == (Exit.REFUSED, "")
+    assert "[Q4]" in err
+    exported.write_text(exported.read_text().partition("\n")[2])  # without the revision
+    code, out, err = muster("queue", "apply", "-f", str(exported))
     assert (code, out.count("  created\n")) == (0, BELOW), err
+
+
+def test_of_two_people_who_apply_what_they_have_read_the_later_is_told(muster: Muster, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.yaml", tmp_path / "second.yaml"
+    first.write_text("queues: {q1: {}, q2: {limit: {gpu: 5}}}\n")
+    code, out, err = muster("queue", "apply", "-f", str(first))
+    assert code == 0, err
+    made = int(out.splitlines()[-1].removeprefix("the tree has revision ").removesuffix(" now"))
+    exported = muster("queue", "export", "q2")[1]
+    assert exported.startswith(f"revision: {made}\n")
+    first.write_text(exported.replace("'5'", "10"))
+    second.write_text(exported + "  q1: {weight: 3}\n")
+    assert muster("queue", "apply", "-f", str(first))[0] == 0
+    assert muster("queue", "apply", "-f", str(first))[1] == "nothing to change\n"  # as it is now: nothing is lost
+    for option in ((), ("--dry-run",), ("--expect-revision", str(made))):
+        code, out, err = muster("queue", "apply", "-f", str(second), *option)
+        assert (code, out) == (Exit.REFUSED, "")
+        assert f"the tree of queues has changed since revision {made}: q2 (it has revision " in err
+        assert "[Q4]" in err
+    told = err.split("it has revision ")[1].split()[0]
+    code, out, _ = muster("queue", "apply", "-f", str(second), "--dry-run", "--expect-revision", told)
+    assert code == 0
+    now = next(line for line in out.splitlines() if line.startswith("the tree has revision ")).split()[-1]
+    assert muster("queue", "apply", "-f", str(second), "--expect-revision", now)[0] == 0

@@ -30,9 +30,13 @@ def read(file: str) -> queue_pb2.ApplyQueuesRequest:
         raise CliError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}", Exit.USAGE) from None
 
 
-def apply(file: str, *, prune: bool, root: str, dry_run: bool, address: str, output: Format) -> None:
-    """Make the queues what the file says, or say what that would do."""
+def apply(
+    file: str, *, prune: bool, root: str, dry_run: bool, revision: int | None, address: str, output: Format
+) -> None:
+    """Make the queues what the file says, or say what that would do. `revision` goes before the one in the file."""
     request = read(file)
+    if revision is not None:
+        request.expected_revision = revision
     request.prune, request.prune_root, request.dry_run = prune, root, dry_run
     _apply(request, address, output)
 
@@ -50,16 +54,20 @@ def _apply(request: queue_pb2.ApplyQueuesRequest, address: str, output: Format) 
     print("\n".join(changes(answer)))
     if request.dry_run:
         print("\n".join(forecast(answer.forecast)))
+        print(f"the tree has revision {answer.tree_revision}")
         print("nothing was changed (dry run)")
+    elif answer.changes and answer.tree_revision:
+        print(f"the tree has revision {answer.tree_revision} now")
 
 
 def export(root: str, *, address: str) -> None:
     """Print the queues as a file."""
 
-    async def work(client: Client) -> list[queue_pb2.Queue]:
-        return [queue.proto for queue in await client.list_queues(root)]
+    async def work(client: Client) -> queue_pb2.ListQueuesResponse:
+        return await client.queue_tree(root)
 
-    sys.stdout.write(queuefile.dump(run(address, work)))
+    found = run(address, work)
+    sys.stdout.write(queuefile.dump(found.queues, found.tree_revision))
 
 
 def changes(answer: queue_pb2.ApplyQueuesResponse) -> list[str]:

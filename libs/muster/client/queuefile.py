@@ -8,10 +8,12 @@
           vision: {limit: {gpu: 48}}
     moves:
       - {path: team-a, new_path: research/team-a}
+    revision: 812
 
 A queue has the fields of the API's Queue under the same names; `queues` holds what is below it. A name may also be a
-whole path. What is not set has its default, so a file says what the queues are, not what to change. Mistakes name the
-key, its line and the nearest key there is. `dump` writes what `load` reads, without defaults. The same file may hold
+whole path. What is not set has its default, so a file says what the queues are, not what to change. `revision` is that
+of the tree the file was made from: if that has changed meanwhile, the file is refused. Mistakes name the key, its line
+and the nearest key there is. `dump` writes what `load` reads, without defaults. The same file may hold
 `priority_classes`, which `classfile` reads.
 """
 
@@ -26,9 +28,10 @@ from google.protobuf.descriptor import FieldDescriptor
 
 from muster.api.v1 import queue_pb2
 from muster.client.durations import exact_duration
-from muster.client.jobfile import JobFileError, Reader, documents, is_empty
+from muster.client.jobfile import INTEGERS, JobFileError, Reader, documents, is_empty
 from muster.core import resources
 
+REVISION: Final = "revision"  # of the tree that the file was made from
 CLASSES: Final = "priority_classes"  # of the same file, for `classfile`
 NOT_SET: Final = frozenset({"path", "id", "revision", "status"})  # by the server, or by the place in the file
 AMOUNTS: Final = ("guaranteed", "limit", "lending_limit")
@@ -51,10 +54,14 @@ def parse(text: str, *, source: str = "<text>") -> queue_pb2.ApplyQueuesRequest:
         for key, key_node, value in reader.pairs(document, "the file"):
             if key == "queues":
                 request.queues.extend(_queues(reader, value, ""))
+            elif key == REVISION:
+                if request.HasField("expected_revision"):
+                    reader.fail(key_node, f'key "{REVISION}" of the file is there twice')
+                request.expected_revision = reader.integer(value, REVISION, INTEGERS[FieldDescriptor.TYPE_UINT64])
             elif key == "moves":
                 reader.field(value, request, queue_pb2.ApplyQueuesRequest.DESCRIPTOR.fields_by_name["moves"], "moves")
             elif key != CLASSES:
-                reader.unknown(key_node, key, ["queues", "moves", CLASSES], "the file")
+                reader.unknown(key_node, key, ["queues", "moves", REVISION, CLASSES], "the file")
     if not request.queues and not request.moves:
         raise JobFileError(source, 1, "names no queues (write `queues:` and a mapping of names to settings)")
     return request
@@ -107,9 +114,11 @@ def _rename(reader: Reader, node: yaml.Node, amounts: MutableMapping[str, str], 
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-def dump(queues: Iterable[queue_pb2.Queue]) -> str:
-    """The text of a file with these queues, parents before children."""
-    return yaml.safe_dump({"queues": tree(queues)}, sort_keys=False, allow_unicode=True)
+def dump(queues: Iterable[queue_pb2.Queue], revision: int = 0) -> str:
+    """The text of a file with these queues, parents before children. With the revision of the tree that they are from
+    it is refused when the tree has changed meanwhile."""
+    top = {REVISION: revision} if revision else {}
+    return yaml.safe_dump({**top, "queues": tree(queues)}, sort_keys=False, allow_unicode=True)
 
 
 def tree(queues: Iterable[queue_pb2.Queue]) -> dict[str, Any]:

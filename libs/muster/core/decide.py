@@ -134,6 +134,8 @@ def _waits(draft: Draft, kind: type) -> bool:
         return True  # the last transaction left the cycle out: it comes first now
     if kind is commands.ChangeQueues and draft.transitions:
         return True  # a whole tree may fill a transaction (LOG-8)
+    if kind in _QUEUE_ITEMS and draft.replanted:
+        return True  # so what it made of the tree has a revision of its own (rule Q4)
     if kind in _QUEUE_ITEMS:
         return draft.usages.touched  # what was counted belongs to the tree as it was (I3)
     if kind is commands.PreemptionPlanned:

@@ -82,6 +82,8 @@ def change_queues(draft: Draft, command: commands.ChangeQueues) -> None:
     if len(command.changes) > QUEUE_CHANGES_MAX:
         have = f"{len(command.changes)} queues at once, at most {QUEUE_CHANGES_MAX} are allowed"
         raise Rejected(Code.INVALID_ARGUMENT, "queues", have, "LOG-8")
+    if command.changes and command.expected_revision >= 0:
+        draft.state.tree_log.check(command.expected_revision)
     before = (draft.tree, draft.bytes, draft.structural)
     written = len(draft.transitions)
     draft.tree = draft.tree.copy()
@@ -95,6 +97,7 @@ def change_queues(draft: Draft, command: commands.ChangeQueues) -> None:
         draft.tree, draft.bytes, draft.structural = before
         del draft.transitions[written:]
         raise
+    draft.replanted = True
     draft.spend(len(command.changes))
 
 

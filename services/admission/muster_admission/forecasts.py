@@ -47,6 +47,7 @@ class Forecaster:
         return queue_pb2.ApplyQueuesResponse(
             changes=forecasts.changes_to_proto(forecast.changes),
             forecast=forecasts.tree_to_proto(forecast, self._cell.state.queues),
+            tree_revision=self._cell.state.tree_log.revision,
         )
 
     def command_of(self, request: queue_pb2.ApplyQueuesRequest) -> ChangeQueues:
@@ -65,7 +66,8 @@ class Forecaster:
             moves=[(move.path, move.new_path) for move in request.moves],
             prune_root=request.prune_root if request.prune else None,
         )
-        command = ChangeQueues(changes, request.request_id)
+        expected = request.expected_revision if request.HasField("expected_revision") else -1
+        command = ChangeQueues(changes, request.request_id, expected)
         size = len(codec.encode_item(command))
         if size > ITEM_BYTES_MAX:
             raise too_large(len(changes), len(changes) * ITEM_BYTES_MAX // size)

@@ -43,6 +43,13 @@ def test_a_tree_becomes_queues_parents_first():
     assert [(move.path, move.new_path) for move in request.moves] == [("team-a", "research/team-a")]
 
 
+def test_the_revision_of_the_tree_is_read_and_written():
+    request = queuefile.parse(TEXT + "revision: 812\n")
+    assert request.expected_revision == 812
+    assert queuefile.parse(queuefile.dump(request.queues, 812)).expected_revision == 812
+    assert not queuefile.parse(queuefile.dump(request.queues)).HasField("expected_revision")
+
+
 def test_what_is_written_reads_back():
     request = queuefile.parse(TEXT)
     again = queuefile.parse(queuefile.dump(request.queues))
@@ -73,6 +80,8 @@ def test_what_is_written_reads_back():
             '"memori" is not the name of a resource (did you mean "memory"?)',
         ),
         ("queues:\n  a: {per_user: {resources: {cpuu: 3}}}", 'a.per_user.resources: "cpuu" is not the name'),
+        ("revision: -1\nqueues:\n  a: {}", ":1: revision is out of range"),
+        ("revision: 1\n---\nqueues:\n  a: {}\nrevision: 2", ':5: key "revision" of the file is there twice'),
         ("moves: []", "names no queues"),
         ("- a", "a queue file is a mapping"),
     ],
