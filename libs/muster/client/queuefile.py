@@ -27,13 +27,15 @@ import yaml
 from google.protobuf.descriptor import FieldDescriptor
 
 from muster.api.v1 import queue_pb2
+from muster.client.bounds import bounds
 from muster.client.durations import exact_duration
-from muster.client.jobfile import INTEGERS, JobFileError, Reader, documents, is_empty
+from muster.client.jobfile import JobFileError, Reader, documents, is_empty
 from muster.core import resources
 
 REVISION: Final = "revision"  # of the tree that the file was made from
 CLASSES: Final = "priority_classes"  # of the same file, for `classfile`
 NOT_SET: Final = frozenset({"path", "id", "revision", "status"})  # by the server, or by the place in the file
+EXPECTED: Final = queue_pb2.ApplyQueuesRequest.DESCRIPTOR.fields_by_name["expected_revision"]
 AMOUNTS: Final = ("guaranteed", "limit", "lending_limit")
 ALLOWANCES: Final = ("per_namespace", "per_user")
 FIELDS: Final[Mapping[str, FieldDescriptor]] = {
@@ -57,7 +59,7 @@ def parse(text: str, *, source: str = "<text>") -> queue_pb2.ApplyQueuesRequest:
             elif key == REVISION:
                 if request.HasField("expected_revision"):
                     reader.fail(key_node, f'key "{REVISION}" of the file is there twice')
-                request.expected_revision = reader.integer(value, REVISION, INTEGERS[FieldDescriptor.TYPE_UINT64])
+                request.expected_revision = reader.integer(value, REVISION, bounds(EXPECTED))
             elif key == "moves":
                 reader.field(value, request, queue_pb2.ApplyQueuesRequest.DESCRIPTOR.fields_by_name["moves"], "moves")
             elif key != CLASSES:

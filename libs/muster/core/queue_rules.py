@@ -62,6 +62,11 @@ def check_queue(spec: QueueSpec) -> None:
     for field in ("preemption_backoff", "preemption_backoff_max"):
         if not 0 <= getattr(spec, f"{field}_ms") <= PREEMPTION_BACKOFF_MAX_MS:
             raise _invalid(field, "is negative or longer than seven days")
+    if spec.preemption_backoff_max_ms and spec.preemption_backoff_ms > spec.preemption_backoff_max_ms:
+        have = (
+            f"{spec.preemption_backoff_max_ms // 1000} s at most are less than the {spec.preemption_backoff_ms // 1000}"
+        )
+        raise _invalid("preemption_backoff_max", f"{have} s that a job waits the first time")
     if spec.half_life_ms and not HALF_LIFE_MIN_MS <= spec.half_life_ms <= HALF_LIFE_MAX_MS:
         raise _invalid("half_life", "is not between a second and a year")
     if len(spec.labels) > LABELS_MAX:
@@ -119,11 +124,13 @@ def delete(draft: Draft, command: commands.DeleteQueue) -> None:
     queue = find_queue(draft.tree, command.path, "path")
     _check_revision(command.path, queue, command.expected_revision)
     if queue.children:
-        have = f'queue "{queue.path}" has {len(queue.children)} queues below it: delete those first'
+        below = f"{len(queue.children)} queues" if len(queue.children) > 1 else "a queue"
+        have = f'queue "{queue.path}" has {below} below it: delete from the bottom up'
         raise Rejected(Code.FAILED_PRECONDITION, "path", have, "Q1")
     jobs = draft.live_jobs(queue)
     if jobs:
-        have = f'queue "{queue.path}" has {jobs} jobs that have not ended: close it, then wait or cancel them'
+        live = f"{jobs} jobs that have" if jobs > 1 else "1 job that has"
+        have = f'queue "{queue.path}" has {live} not ended: close it, then wait or cancel what is in it'
         raise Rejected(Code.FAILED_PRECONDITION, "path", have, "Q1")
     draft.editable_tree().remove(queue.id)
     draft.emit(tr.QueueRemoved(queue.id))

@@ -65,7 +65,7 @@ def test_what_is_given_is_sent_even_if_it_is_nothing(field, value):
         ({"half_life": "xx"}, "--half-life: 'xx' is not a duration"),
         ({"half_life": "99999999999d"}, "--half-life: '99999999999d' is longer than"),
         ({"state": "OPNE"}, "--state: must be one of OPEN, CLOSED"),
-        ({"weight": 1 << 40}, "--weight: Value out of range"),
+        ({"weight": 1 << 40}, "--weight: 1099511627776 is not between 0 and 1000000"),
         ({"per_user": ["running_jobs=-3"]}, '--per-user: running_jobs "-3" is not a number of jobs'),
         ({"per_namespace": ["pending_jobs=99999999999"]}, "--per-namespace: "),
         ({"limit": ["gpu"]}, '--limit "gpu" is not key=value'),

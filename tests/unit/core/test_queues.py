@@ -359,3 +359,12 @@ def test_a_resource_no_cluster_has_is_refused_by_field(world, settings, field):
     refusal = world.reject(world.queue("shared", **settings))
     assert (refusal.field, refusal.rule) == (field, "Q1")
     assert "is not the name of a resource" in refusal.message
+
+
+def test_the_first_pause_is_not_longer_than_the_longest(world):
+    refusal = world.reject(world.queue("a", preemption_backoff_ms=600_000, preemption_backoff_max_ms=60_000))
+    assert (refusal.field, refusal.rule) == ("preemption_backoff_max", "Q1")
+    assert "60 s at most are less than the 600 s" in refusal.message
+    world.queue("a", preemption_backoff_ms=60_000, preemption_backoff_max_ms=60_000)
+    world.queue("a/b", preemption_backoff_ms=600_000)  # the queue above bounds it
+    assert world.state.queues.find("a/b") is not None
