@@ -75,6 +75,36 @@ def test_changed_durations_are_told_as_queue_files_take_them():
     change = Difference("research", "changed", (("half_life_ms", 0, WEEK_MS), ("min_runtime_ms", 1500, 2000)))
     (told,) = forecasts.changes_to_proto([change])
     assert [(field.field, field.before, field.after) for field in told.fields] == [
-        ("half_life", "0s", "604800s"),
+        ("half_life", "none", "7d"),
         ("min_runtime", "1500ms", "2s"),
     ]
+
+
+def told(name, before, after):
+    ((field,),) = [
+        change.fields for change in forecasts.changes_to_proto([Difference("a", "changed", ((name, before, after),))])
+    ]
+    return field.before, field.after
+
+
+def test_what_was_not_set_is_not_told_as_nothing():
+    assert told("preemption_backoff_ms", 0, 600_000) == ("inherited (at the root 60s)", "10m")
+    assert told("preemption_backoff_max_ms", 5_400_000, 0) == ("90m", "inherited (at the root 1h)")
+    assert told("min_runtime_ms", 0, 90_000) == ("none", "90s")
+
+
+def test_what_differs_does_not_read_the_same():
+    gib = 1 << 30
+    assert told("limit", (("memory", gib),), (("memory", 2 * gib),)) == ("1Gi memory", "2Gi memory")
+    assert told("limit", (("memory", 1_500_000_000),), (("memory", 1_510_000_000),)) == ("1500M memory", "1510M memory")
+    assert told("limit", (("memory", 3 * gib // 2),), (("memory", 2 * gib - 1024),)) == (
+        "1.5Gi memory",
+        "2097151Ki memory",
+    )
+    assert told("limit", (("memory", gib),), (("memory", gib + 1),)) == ("1Gi memory", f"{gib + 1} memory")
+    allowance = Allowance(running_jobs=2, resources=(("memory", gib),))
+    changed = replace(allowance, resources=(("memory", gib + 1024),))
+    assert told("per_user", allowance, changed) == (
+        "running_jobs 2, 1Gi memory",
+        "running_jobs 2, 1048577Ki memory",
+    )
