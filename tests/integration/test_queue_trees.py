@@ -98,3 +98,22 @@ def test_of_two_people_who_apply_what_they_have_read_the_later_is_told(muster: M
     assert code == 0
     now = next(line for line in out.splitlines() if line.startswith("the tree has revision ")).split()[-1]
     assert muster("queue", "apply", "-f", str(second), "--expect-revision", now)[0] == 0
+
+
+def test_what_the_cell_refuses_is_told_by_its_place_in_the_file(muster: Muster, tmp_path: Path) -> None:
+    file = tmp_path / "wrong.yaml"
+    refused = (
+        ("queues:\n  a: {}\n  b:\n    limit:\n      cpu: 1O\n", f'{file}:5: b.limit.cpu: "1O" has the unknown suffix'),
+        ("queues:\n  a:\n    queues:\n      Foo Bar: {}\n", f'{file}:4: queue "a/Foo Bar": is not a name'),
+        ("queues:\n  a: {priority: 2000000001}\n", f"{file}:2: a.priority"),
+        ("queues:\n  p:\n    limit: {cpu: 1}\n    queues: {m: {guaranteed: {cpu: 2}}}\n", f"{file}:3: p.limit.cpu"),
+        ("moves:\n  - {path: nowhere, new_path: b}\n", f"{file}:2: moves[0].path"),
+    )
+    for text, told in refused:
+        file.write_text(text)
+        for command in (("queue", "apply"), ("queue", "apply", "--dry-run"), ("what-if", "apply")):
+            code, out, err = muster(*command, "-f", str(file))
+            assert code in (Exit.REFUSED, Exit.NOT_FOUND), err
+            assert told in err
+            assert "queues[" not in err
+            assert out == ""

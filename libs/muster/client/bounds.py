@@ -5,9 +5,9 @@ So a number that is too large is told with the bound that counts, before anybody
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from buf.validate import validate_pb2
+from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import FieldDescriptor
 
 INT32: Final = (-(2**31), 2**31 - 1)
@@ -28,7 +28,8 @@ _RULES: Final = {
 def bounds(field: FieldDescriptor) -> tuple[int, int]:
     """The least and the greatest value of a field that is a whole number."""
     least, most = INTEGERS[field.type]
-    declared = getattr(field.GetOptions().Extensions[validate_pb2.field], _RULES[field.type])
+    rules: Any = descriptor_pool.Default().FindExtensionByName("buf.validate.field")
+    declared = getattr(field.GetOptions().Extensions[rules], _RULES[field.type])
     if declared.HasField("gte"):
         least = max(least, declared.gte)
     if declared.HasField("lte"):

@@ -19,9 +19,10 @@ and the nearest key there is. `dump` writes what `load` reads, without defaults.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import yaml
 from google.protobuf.descriptor import FieldDescriptor
@@ -32,6 +33,7 @@ from muster.client.durations import exact_duration
 from muster.client.jobfile import JobFileError, Reader, documents, is_empty
 from muster.core import resources
 
+IN_REQUEST: Final = re.compile(r'(?:queues\.)?(queues|moves)\[(\d+)\](?:\.([a-z_]+(?:\.[^\s:,"]*[^\s:,."])?))?')
 REVISION: Final = "revision"  # of the tree that the file was made from
 CLASSES: Final = "priority_classes"  # of the same file, for `classfile`
 NOT_SET: Final = frozenset({"path", "id", "revision", "status"})  # by the server, or by the place in the file
@@ -43,6 +45,31 @@ FIELDS: Final[Mapping[str, FieldDescriptor]] = {
 }
 
 
+class TreeFile(NamedTuple):
+    """What a file says, and where it says it."""
+
+    request: queue_pb2.ApplyQueuesRequest
+    source: str
+    lines: Mapping[str, int]  # of queues by path, of what is in them by path and field
+
+    def placed(self, text: str) -> str:
+        """What the server says of the request, with places in the file: `tree.yaml:7: research/vision.limit.cpu`."""
+        return IN_REQUEST.sub(self._place, text)
+
+    def _place(self, found: re.Match[str]) -> str:
+        listed, number, field = found[1], int(found[2]), found[3] or ""
+        if number >= len(getattr(self.request, listed)):
+            return found[0]
+        if listed == "moves":
+            return f"{self.source}:{self.lines[f'moves[{number}]']}: {found[0].removeprefix('queues.')}"
+        path = self.request.queues[number].path
+        keys = field.split(".")
+        known = (".".join([path, *keys[:count]]) for count in range(len(keys), 0, -1))
+        line = next((self.lines[key] for key in known if key in self.lines), self.lines[path])
+        named = f"{path}.{field}" if field not in ("", "path") else f'queue "{path}"'
+        return f"{self.source}:{line}: {named}"
+
+
 def load(path: str | Path) -> queue_pb2.ApplyQueuesRequest:
     """The queues and moves of a file. Raises JobFileError."""
     return parse(Path(path).read_text(encoding="utf-8"), source=str(path))
@@ -50,29 +77,49 @@ def load(path: str | Path) -> queue_pb2.ApplyQueuesRequest:
 
 def parse(text: str, *, source: str = "<text>") -> queue_pb2.ApplyQueuesRequest:
     """The queues and moves of all documents of a text. Raises JobFileError."""
-    reader = Reader(source)
+    return read(text, source=source).request
+
+
+def read(text: str, *, source: str) -> TreeFile:
+    """As `parse`, with the lines. Raises JobFileError."""
+    reader, lines = Reader(source), dict[str, int]()
     request = queue_pb2.ApplyQueuesRequest()
     for document in documents(text, source, "a queue file"):
         for key, key_node, value in reader.pairs(document, "the file"):
             if key == "queues":
-                request.queues.extend(_queues(reader, value, ""))
+                request.queues.extend(_queues(reader, value, "", lines))
             elif key == REVISION:
                 if request.HasField("expected_revision"):
                     reader.fail(key_node, f'key "{REVISION}" of the file is there twice')
                 request.expected_revision = reader.integer(value, REVISION, bounds(EXPECTED))
             elif key == "moves":
+                known = len(request.moves)
                 reader.field(value, request, queue_pb2.ApplyQueuesRequest.DESCRIPTOR.fields_by_name["moves"], "moves")
+                for number, node in enumerate(value.value, known):
+                    lines[f"moves[{number}]"] = node.start_mark.line + 1
             elif key != CLASSES:
                 reader.unknown(key_node, key, ["queues", "moves", REVISION, CLASSES], "the file")
     if not request.queues and not request.moves:
         raise JobFileError(source, 1, "names no queues (write `queues:` and a mapping of names to settings)")
-    return request
+    return TreeFile(request, source, lines)
 
 
-def _queues(reader: Reader, node: yaml.Node, above: str) -> Iterator[queue_pb2.Queue]:
+def _note(node: yaml.Node, where: str, lines: dict[str, int]) -> None:
+    """On which lines the keys of a mapping are, and of the mappings in it; resources by their full names."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            inner = f"{where}.{resources.full_pair(str(key.value), '1')[0]}"
+            lines[inner] = key.start_mark.line + 1
+            if key.value != "queues":
+                _note(value, inner, lines)
+
+
+def _queues(reader: Reader, node: yaml.Node, above: str, lines: dict[str, int]) -> Iterator[queue_pb2.Queue]:
     """The queues of one mapping and all below them, parents first."""
-    for name, _, value in reader.pairs(node, "queues"):
+    for name, name_node, value in reader.pairs(node, "queues"):
         path = f"{above}/{name}" if above else name
+        lines[path] = name_node.start_mark.line + 1
+        _note(value, path, lines)
         queue = queue_pb2.Queue(path=path)
         below: yaml.Node | None = None
         if not is_empty(value):
@@ -86,7 +133,7 @@ def _queues(reader: Reader, node: yaml.Node, above: str) -> Iterator[queue_pb2.Q
                     reader.unknown(key_node, key, [*FIELDS, "queues"], path)
         yield queue
         if below is not None:
-            yield from _queues(reader, below, path)
+            yield from _queues(reader, below, path, lines)
 
 
 def _name_in_full(reader: Reader, node: yaml.Node, queue: queue_pb2.Queue, field: str) -> None:

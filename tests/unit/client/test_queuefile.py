@@ -92,3 +92,25 @@ def test_a_mistake_names_its_line(text, says):
     with pytest.raises(JobFileError) as caught:
         queuefile.parse(text, source="tree.yaml")
     assert says in str(caught.value)
+
+
+def test_what_the_server_says_of_the_request_becomes_a_place_in_the_file():
+    tree = queuefile.read(TEXT, source="tree.yaml")
+    for said, told in (
+        ("queues[0].limit", "tree.yaml:3: research.limit"),
+        ("queues[0].guaranteed.cpu: is odd", "tree.yaml:5: research.guaranteed.cpu: is odd"),
+        (
+            "queues[0].per_namespace.resources.nvidia.com/gpu: no",
+            "tree.yaml:6: research.per_namespace.resources.nvidia.com/gpu: no",
+        ),
+        ("queues.queues[1].fair_by", "tree.yaml:10: research/vision.fair_by"),
+        ("queues[2].path: is not a name", 'tree.yaml:11: queue "research/nlp": is not a name'),
+        (
+            "queues[3].weight: 5 (and queues[2].path)",
+            'tree.yaml:13: batch/night.weight: 5 (and tree.yaml:11: queue "research/nlp")',
+        ),
+        ("moves[0].new_path", "tree.yaml:16: moves[0].new_path"),
+        ("queues: too many", "queues: too many"),
+        ("queues[9].weight", "queues[9].weight"),
+    ):
+        assert tree.placed(said) == told

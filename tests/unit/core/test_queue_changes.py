@@ -89,7 +89,7 @@ def test_a_refusal_of_a_move_names_the_moves(world):
     world.queue("team")
     commands = plan(world.state.queues, {}, moves=[("team", "batch")])
     world.queue("batch")
-    assert world.reject(world.cell.send(c.ChangeQueues(commands))).field == "moves.new_path"
+    assert world.reject(world.cell.send(c.ChangeQueues(commands))).field == "moves[0].new_path"
 
 
 def test_a_stale_revision_refuses_all(world):
