@@ -122,6 +122,11 @@ def test_a_cycle_in_the_queue_tree(at: Path, capfd: pytest.CaptureFixture[str]) 
     assert 'queue "research" cannot move below itself' in capfd.readouterr().err
     assert main.run(["queue", "move", "research/vision/a", "research/a"]) == 0
     assert main.run(["queue", "move", "research/nowhere", "x"]) == NOT_FOUND
+    capfd.readouterr()
+    assert main.run(["queue", "move", "research/a", "nowhere/at/all"]) == NOT_FOUND
+    shown = capfd.readouterr().err
+    assert 'queue "nowhere/at" does not exist' in shown
+    assert "did you mean" not in shown
     assert main.run(["queue", "move", "research/a", "research/vision/a"]) == 0
     assert "research/vision/a  moved from research/a   revision 3" in capfd.readouterr().out
 
