@@ -36,6 +36,7 @@ from muster.core.model import (
     Zone,
 )
 from muster.core.state import Ask, Forgotten, Hold
+from muster.core.tree_log import TreeChange
 from muster.wire import codec
 
 FILE: Final = Path(__file__).parent / "golden" / "bytes.json"
@@ -112,6 +113,7 @@ ITEMS: Final = (
     c.UpsertQueue("research/vision", QUEUE, 2, "r1", "research/images"),
     c.DeleteQueue("research/vision", 2, "r1"),
     c.ChangeQueues((c.UpsertQueue("research", QUEUE, 2), c.DeleteQueue("research/vision", 2)), "r1"),
+    c.ChangeQueues((c.DeleteQueue("research/vision", 2),), "r1", 812),
     c.CordonNode("sim-a", "node-1", False, "r1"),
     c.UpdateJob(ID, ("priority",), SPEC, 2, "r1"),
     c.SuspendJob(ID, "r1"),
@@ -269,6 +271,7 @@ PARTS: Final = (
     replace(HEAD, holds=(replace(HOLD, shrinks=((OTHER, 3, (1, 3)),), made_ms=1_700_000_000_000),)),
     replace(HEAD, classes=(PriorityClass("high", 5, (("a", "b"),), 600_000), PriorityClass("low", -5))),
     sp.JobsPart(1, (replace(JOB, suspects_until_ms=1_700_000_000_000),)),
+    replace(HEAD, tree_revision=15, tree_changes=(TreeChange(15, POSITION, 7, ("research", "research/vision")),)),
 )
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integration.admission_cell import Processes, running_cell
@@ -71,7 +72,7 @@ def job(*, name: str = "a", queue: str = "research/vision/a", cpu: str = "1", mo
             REFUSED,
             "mount large data [LOG-8]\n  field jobs[0].annotations\n",
         ),
-        (job() + f"priority: {1 << 30}\n", REFUSED, "[int32.gte_lte]"),
+        (job() + f"priority: {1 << 30}\n", USAGE, "1073741824 is not between -1000000000 and 1000000000"),
         (job(queue="reserch/vision/a"), NOT_FOUND, 'queue "reserch/vision/a" does not exist (did you mean "research'),
         (job(queue="research"), REFUSED, "has queues below it: name a leaf"),
         (job(cpu="-1"), REFUSED, 'tasks[0].resources.cpu: "-1" is negative'),
@@ -121,6 +122,11 @@ def test_a_cycle_in_the_queue_tree(at: Path, capfd: pytest.CaptureFixture[str]) 
     assert 'queue "research" cannot move below itself' in capfd.readouterr().err
     assert main.run(["queue", "move", "research/vision/a", "research/a"]) == 0
     assert main.run(["queue", "move", "research/nowhere", "x"]) == NOT_FOUND
+    capfd.readouterr()
+    assert main.run(["queue", "move", "research/a", "nowhere/at/all"]) == NOT_FOUND
+    shown = capfd.readouterr().err
+    assert 'queue "nowhere/at" does not exist' in shown
+    assert "did you mean" not in shown
     assert main.run(["queue", "move", "research/a", "research/vision/a"]) == 0
     assert "research/vision/a  moved from research/a   revision 3" in capfd.readouterr().out
 
@@ -131,7 +137,7 @@ def test_a_cycle_in_the_queue_tree(at: Path, capfd: pytest.CaptureFixture[str]) 
         (["update", "deep", "--limit", "gpu=8"], "queue.limit.nvidia.com/gpu", "Q1"),
         (["create", "deep/x/more", "--guaranteed", "gpu=9"], "queue.guaranteed.nvidia.com/gpu", "Q1"),
         (["create", "neg", "--limit", "cpu=-1"], "queue.limit.cpu", "Q1"),
-        (["create", "neg", "--weight", "1000001"], "queue.weight", "uint32.lte"),
+        (["create", "Neg"], "queue.path", "string.pattern"),
         (["create", "neg", "--priority", "1000000001"], "queue.priority", "Q1"),
         (["create", "neg", "--per-user", "cpu=-1"], "queue.per_user.resources.cpu", "Q1"),
         (["create", "deep"], "queue.path", "Q1"),
@@ -152,13 +158,13 @@ def test_a_refusal_of_a_queue_names_its_field_and_rule(
 
 
 def test_a_refusal_of_many_queues_names_the_one(at: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (at / "tree.yaml").write_text("{queues: {one: {}, two: {weight: 1000001}}}")
-    assert main.run(["what-if", "apply", "-f", str(at / "tree.yaml")]) == REFUSED
-    assert "queues.queues[1].weight: " in capfd.readouterr().err
     for tree, field in (
-        ("{queues: {one: {}, two: {limit: {cpu: -1}}}}", "queues[1].limit.cpu"),
-        ("{queues: {one: {limit: {cpu: 1}, queues: {two: {guaranteed: {cpu: 2}}}}}}", "queues[0].limit.cpu"),
-        ("{queues: {one: {}, research/vision/a/b: {limit: {cpu: 1}, guaranteed: {cpu: 2}}}}", "queues[1].guaranteed"),
+        ("{queues: {one: {}, two: {limit: {cpu: -1}}}}", "tree.yaml:1: two.limit.cpu"),
+        ("{queues: {one: {limit: {cpu: 1}, queues: {two: {guaranteed: {cpu: 2}}}}}}", "tree.yaml:1: one.limit.cpu"),
+        (
+            "{queues: {one: {}, research/vision/a/b: {limit: {cpu: 1}, guaranteed: {cpu: 2}}}}",
+            "tree.yaml:1: research/vision/a/b.guaranteed",
+        ),
     ):
         (at / "tree.yaml").write_text(tree)
         for more in ([], ["--dry-run"]):
@@ -166,6 +172,21 @@ def test_a_refusal_of_many_queues_names_the_one(at: Path, capfd: pytest.CaptureF
             shown = capfd.readouterr().err
             assert "[Q1]" in shown
             assert field in shown
+
+
+async def test_a_refusal_of_many_queues_names_the_one_by_its_place_in_the_request(cell: Processes) -> None:
+    def wrong(**settings: Any) -> queue_pb2.ApplyQueuesRequest:
+        return queue_pb2.ApplyQueuesRequest(
+            queues=[queue_pb2.Queue(path="one"), queue_pb2.Queue(path="two", **settings)]
+        )
+
+    async with mc.connect(cell.ready("adm-1")) as muster:
+        with pytest.raises(mc.Refused) as declared:
+            await muster.what_if_queues(wrong(weight=1_000_001))
+        with pytest.raises(mc.Refused) as decided:
+            await muster.apply_queues(wrong(limit={"cpu": "-1"}))
+    assert declared.value.violations[0].field == "queues.queues[1].weight"
+    assert decided.value.violations[0].field == "queues[1].limit.cpu"
 
 
 async def test_a_dry_run_answers_what_would_be_and_nothing_that_the_caller_made_up(cell: Processes) -> None:
@@ -235,10 +256,8 @@ def test_priority_classes_from_a_file_and_one_by_one(at: Path, capfd: pytest.Cap
 def test_a_mistake_in_a_file_of_classes_changes_nothing(at: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = at / "classes.yaml"
     path.write_text("priority_classes: {fine: {value: 1}, wrong: {value: 2000000000}}")
-    assert main.run(["priority-class", "apply", "-f", str(path)]) == REFUSED
-    shown = capfd.readouterr().err
-    assert "priority_class.value" in shown
-    assert "[int32.gte_lte]" in shown
+    assert main.run(["priority-class", "apply", "-f", str(path)]) == USAGE
+    assert "2000000000 is not between -1000000000 and 1000000000" in capfd.readouterr().err
     path.write_text("priority_classes: {fine: {value: 1}, later: {max_wait: 1h}}")
     assert main.run(["priority-class", "apply", "-f", str(path)]) == REFUSED
     assert "max_wait: is part of the API but not built yet: leave it out [RESERVED]" in capfd.readouterr().err

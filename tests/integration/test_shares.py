@@ -107,7 +107,7 @@ def test_a_cell_is_planned_used_and_accounted_for(cell: Processes, muster: Muste
     tree.write_text(TREE)
     code, out, _ = muster("queue", "apply", "-f", str(tree), "--dry-run")
     assert code == 0
-    assert "research  created\n  weight: 1 -> 2\n  half_life: 0s -> 604800s" in out
+    assert "research  created\n  weight: 1 -> 2\n  half_life: none -> 7d" in out
     assert "nothing was changed (dry run)" in out
     assert muster("queue", "list")[1].startswith("no queues")
     assert "research/nlp  created" in muster("queue", "apply", "-f", str(tree))[1]

@@ -18,6 +18,7 @@ from muster.cli.jobs import pairs
 from muster.cli.options import Format
 from muster.cli.session import run
 from muster.client import Client, JobFileError, classfile
+from muster.client.bounds import outside
 from muster.client.durations import parse_duration_ms
 
 
@@ -31,10 +32,10 @@ class Change(NamedTuple):
 def message(name: str, value: int, min_runtime: str, labels: Sequence[str]) -> admin_pb2.PriorityClass:
     """A class from options. Raises CliError."""
     of = admin_pb2.PriorityClass(name=name, labels=pairs(labels, "--label"))
-    try:
-        of.value = value
-    except ValueError:
-        raise CliError(f"--value: {value} is out of range", Exit.USAGE) from None
+    wrong = outside(admin_pb2.PriorityClass.DESCRIPTOR.fields_by_name["value"], value)
+    if wrong:
+        raise CliError(f"--value: {wrong}", Exit.USAGE)
+    of.value = value
     try:
         least_ms = parse_duration_ms(min_runtime) if min_runtime else 0
     except ValueError as error:

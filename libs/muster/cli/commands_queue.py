@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from muster.cli.options import Address, Format, Output
-from muster.cli.queue_options import File, Given, Path, Prune, Revision, Root, takes_fields
+from muster.cli.queue_options import File, Given, Path, Prune, Revision, Root, TreeRevision, takes_fields
 
 app = typer.Typer(help="Create, change and look at queues.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -96,13 +96,14 @@ def apply(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would change and whom it would make reclaimable, and stop.")
     ] = False,
+    expect_revision: TreeRevision = None,
     address: Address = "",
     output: Output = Format.TABLE,
 ) -> None:
     """Make the queues what a file says: all of it at one moment, or nothing."""
     from muster.cli import trees
 
-    trees.apply(file, prune=prune, root=root, dry_run=dry_run, address=address, output=output)
+    trees.apply(file, prune=prune, root=root, dry_run=dry_run, revision=expect_revision, address=address, output=output)
 
 
 @app.command()

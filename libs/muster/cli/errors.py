@@ -95,5 +95,5 @@ def details(error: Any) -> list[str]:
         if violation.description not in error.message:
             lines.append(f"{violation.field}: {violation.description}")
         elif _OWNER.sub("", violation.field) not in error.message:
-            lines.append(f"field {violation.field}")
+            lines.append(violation.field if ":" in violation.field else f"field {violation.field}")  # a place in a file
     return lines

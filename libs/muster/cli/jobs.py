@@ -169,12 +169,14 @@ def is_array(job: Job) -> bool:
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
-    """`key=value` texts (also several in one, by commas) as a dict. Raises CliError."""
+    """`key=value` texts (also several in one, by commas) as a dict. Raises CliError, also for a key twice."""
     found: dict[str, str] = {}
     for text in (part for whole in texts for part in whole.split(",") if part):
         key, equals, value = text.partition("=")
         if not equals or not key or not value:
             raise CliError(f'{option} "{text}" is not key=value', Exit.USAGE)
+        if key.strip() in found:
+            raise CliError(f'{option} names "{key.strip()}" twice', Exit.USAGE)
         found[key.strip()] = value.strip()
     return found
 

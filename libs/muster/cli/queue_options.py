@@ -18,6 +18,13 @@ File = Annotated[str, typer.Option("--file", "-f", help="YAML file with a tree o
 Prune = Annotated[bool, typer.Option("--prune", help="Delete queues that are not in the file (never ones with jobs).")]
 Root = Annotated[str, typer.Option("--root", help="With --prune: only below this queue.")]
 Revision = Annotated[int, typer.Option("--revision", help="Only if this is its current revision.")]
+TreeRevision = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Only if the tree of queues has this revision still, as export and dry runs tell it (and files have it).",
+    ),
+]
 Given = dict[str, Any]  # fields of `queues.Fields`
 
 _AMOUNTS: Final = list[str] | None

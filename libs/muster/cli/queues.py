@@ -13,7 +13,6 @@ from muster.cli.jobs import pairs
 from muster.cli.options import Format
 from muster.cli.session import run, unknown_queue
 from muster.client import Client, ClientError, NotFound, Queue
-from muster.client.queuefile import SHORT_NAMES
 from muster.client.requests import queue_message
 from muster.core import resources
 
@@ -62,7 +61,8 @@ class Fields:
 def settled(current: queue_pb2.Queue, given: Mapping[str, Any]) -> dict[str, Any]:
     """The given fields as the client takes them: of amounts, those that are not named stay. Raises CliError."""
     fields = dict(given)
-    for name in AMOUNTS & given.keys():
+    for name in sorted(AMOUNTS & given.keys()):
+        _check_names(given[name], name)
         now = getattr(current, name)
         fields[name] = merged(now, given[name]) if name not in ALLOWANCES else _allowance(now, given[name], name)
     try:
@@ -71,6 +71,15 @@ def settled(current: queue_pb2.Queue, given: Mapping[str, Any]) -> dict[str, Any
         field, _, what = str(error).partition(": ")
         raise CliError(f"--{field.replace('_', '-')}: {what}", Exit.USAGE) from None
     return fields
+
+
+def _check_names(given: Mapping[str, str], field: str) -> None:
+    """Raises CliError for what is no resource; to take one away is fine."""
+    others = tuple(COUNTS) if field in ALLOWANCES else ()
+    for name, amount in given.items():
+        wrong = name not in others and amount.lower() != NO_AMOUNT and resources.misnamed(name, others)
+        if wrong:
+            raise CliError(f"--{field.replace('_', '-')}: {wrong}", Exit.USAGE)
 
 
 def _allowance(current: queue_pb2.Allowance, given: Mapping[str, str], name: str) -> dict[str, Any]:
@@ -87,7 +96,15 @@ def quantities(texts: Sequence[str] | None, option: str) -> dict[str, str] | Non
     """`gpu=64,cpu=500` as resources by their full names. Raises CliError."""
     if texts is None:
         return None
-    return {SHORT_NAMES.get(name, name): value for name, value in pairs(texts, option).items()}
+    found: dict[str, str] = {}
+    for name, text in pairs(texts, option).items():
+        full, value = resources.full_pair(name, text)
+        if full == resources.GPU_MILLI and text.lower() == NO_AMOUNT:
+            full = resources.SHARED_DEVICE
+        if full in found:
+            raise CliError(f'{option} names "{full}" twice, the second time as "{name}"', Exit.USAGE)
+        found[full] = value
+    return found
 
 
 def create(path: str, fields: Fields, *, parents: bool, address: str, output: Format) -> None:
@@ -133,7 +150,8 @@ def update(path: str, fields: Fields, *, revision: int, address: str, output: Fo
 
 def merged(current: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
     """The amounts with some of them changed, and those given as `none` taken away."""
-    return {name: amount for name, amount in {**current, **given}.items() if amount.lower() != NO_AMOUNT}
+    now = dict(resources.full_pair(name, amount) for name, amount in current.items())
+    return {name: amount for name, amount in {**now, **given}.items() if amount.lower() != NO_AMOUNT}
 
 
 def move(path: str, new_path: str, *, revision: int, address: str, output: Format) -> None:

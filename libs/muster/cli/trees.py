@@ -3,45 +3,61 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from muster.api.v1 import queue_pb2
 from muster.cli import show
 from muster.cli.errors import CliError, Exit
 from muster.cli.options import Format
 from muster.cli.session import run
-from muster.client import Client, JobFileError, queuefile
+from muster.client import Client, ClientError, JobFileError, queuefile
+from muster.client.errors import Violation
 from muster.client.requests import new_request_id
 from muster.core import resources
 
 NAMED_MAX = 5  # reclaimable jobs that are named, of each queue
 
 
-def read(file: str) -> queue_pb2.ApplyQueuesRequest:
+T = TypeVar("T")
+
+
+def read(file: str) -> queuefile.TreeFile:
     """The queues of a file, or of stdin. Raises CliError."""
     try:
         if file == "-":
-            return queuefile.parse(sys.stdin.read(), source="stdin")
-        return queuefile.load(Path(file))
+            return queuefile.read(sys.stdin.read(), source="stdin")
+        return queuefile.read(Path(file).read_text(encoding="utf-8"), source=file)
     except JobFileError as error:
         raise CliError(str(error), Exit.USAGE) from None
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}", Exit.USAGE) from None
 
 
-def apply(file: str, *, prune: bool, root: str, dry_run: bool, address: str, output: Format) -> None:
-    """Make the queues what the file says, or say what that would do."""
-    request = read(file)
+async def placed(tree: queuefile.TreeFile, call: Awaitable[T]) -> T:
+    """The answer of a call with the request of the file; what the server says of it names places in the file."""
+    try:
+        return await call
+    except ClientError as error:
+        wrong = [Violation(tree.placed(each.field), each.description) for each in error.violations]
+        said = tree.placed(error.message)
+        raise type(error)(error.code, said, wrong, error.retry_after_s, error.rule) from None
+
+
+def apply(
+    file: str, *, prune: bool, root: str, dry_run: bool, revision: int | None, address: str, output: Format
+) -> None:
+    """Make the queues what the file says, or say what that would do. `revision` goes before the one in the file."""
+    tree = read(file)
+    request = tree.request
+    if revision is not None:
+        request.expected_revision = revision
     request.prune, request.prune_root, request.dry_run = prune, root, dry_run
-    _apply(request, address, output)
-
-
-def _apply(request: queue_pb2.ApplyQueuesRequest, address: str, output: Format) -> None:
     request.request_id = new_request_id()
 
     async def work(client: Client) -> queue_pb2.ApplyQueuesResponse:
-        return await client.apply_queues(request)
+        return await placed(tree, client.apply_queues(request))
 
     answer = run(address, work)
     if show.is_machine(output):
@@ -50,16 +66,20 @@ def _apply(request: queue_pb2.ApplyQueuesRequest, address: str, output: Format) 
     print("\n".join(changes(answer)))
     if request.dry_run:
         print("\n".join(forecast(answer.forecast)))
+        print(f"the tree has revision {answer.tree_revision}")
         print("nothing was changed (dry run)")
+    elif answer.changes and answer.tree_revision:
+        print(f"the tree has revision {answer.tree_revision} now")
 
 
 def export(root: str, *, address: str) -> None:
     """Print the queues as a file."""
 
-    async def work(client: Client) -> list[queue_pb2.Queue]:
-        return [queue.proto for queue in await client.list_queues(root)]
+    async def work(client: Client) -> queue_pb2.ListQueuesResponse:
+        return await client.queue_tree(root)
 
-    sys.stdout.write(queuefile.dump(run(address, work)))
+    found = run(address, work)
+    sys.stdout.write(queuefile.dump(found.queues, found.tree_revision))
 
 
 def changes(answer: queue_pb2.ApplyQueuesResponse) -> list[str]:

@@ -79,11 +79,12 @@ def changed(current: queue_pb2.Queue, given: dict[str, Any]) -> queue_pb2.Queue:
 
 def apply(file: str, *, prune: bool, root: str, address: str, output: Format) -> None:
     """What applying the file would do."""
-    request = trees.read(file)
+    tree = trees.read(file)
+    request = tree.request
     request.prune, request.prune_root = prune, root
 
     async def work(client: Client) -> queue_pb2.ApplyQueuesResponse:
-        return await client.what_if_queues(request)
+        return await trees.placed(tree, client.what_if_queues(request))
 
     _print(run(address, work), output)
 

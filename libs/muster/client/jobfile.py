@@ -20,20 +20,15 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 from muster.api.v1 import job_pb2
+from muster.client.bounds import INT32, INTEGERS, bounds
 from muster.client.durations import parse_duration_ms
 
 SERVER_FIELDS: Final = frozenset({"submitter"})  # never written by users
 JSON_FIELDS: Final = frozenset({"template", "objects"})  # JSON text in the API, plain YAML here
 THE_JOB: Final = "the job"
+NAMES_TOLD: Final = 4  # of the fields of a list's items
 DURATION: Final = "google.protobuf.Duration"
 TIMESTAMP: Final = "google.protobuf.Timestamp"
-INT32: Final = (-(2**31), 2**31 - 1)
-INTEGERS: Final = {
-    FieldDescriptor.TYPE_INT32: INT32,
-    FieldDescriptor.TYPE_INT64: (-(2**63), 2**63 - 1),
-    FieldDescriptor.TYPE_UINT32: (0, 2**32 - 1),
-    FieldDescriptor.TYPE_UINT64: (0, 2**64 - 1),
-}
 
 
 class JobFileError(ValueError):
@@ -114,6 +109,10 @@ class Reader:
             return kubejob.read(self, node)
         spec = job_pb2.JobSpec()
         self.message(node, spec, THE_JOB)
+        if "array" in keys and not spec.array.size and not is_empty(keys["array"]):
+            for key, _, value in self.pairs(keys["array"], "array"):
+                if key == "size":
+                    self.fail(value, "array.size must be at least 1")
         if spec.array.size and len(spec.tasks) == 1 and not spec.tasks[0].replicas:
             spec.tasks[0].replicas = min(spec.array.size, 2**31 - 1)  # an array says how many there are
         return spec
@@ -167,7 +166,7 @@ class Reader:
                 target[key] = self._scalar(value, value_field, f"{where}.{key}")
         elif field.is_repeated:
             if not isinstance(node, yaml.SequenceNode):
-                self.fail(node, f"{where} must be a list")
+                self.fail(node, f"{where} must be a list{_of_what(field)}")
             for position, item in enumerate(node.value):
                 place = f"{where}[{position}]"
                 if field.message_type is not None:
@@ -194,17 +193,17 @@ class Reader:
                 self.fail(node, f"{where} must be true or false, not {node.value!r}")
             return self.plain(node)
         if field.type in INTEGERS:
-            return self.integer(node, where, INTEGERS[field.type])
+            return self.integer(node, where, bounds(field))
         if field.type == FieldDescriptor.TYPE_ENUM:
             return self._enum(node, field, where)
         return node.value
 
-    def integer(self, node: yaml.Node, where: str, bounds: tuple[int, int] = INT32) -> int:
+    def integer(self, node: yaml.Node, where: str, between: tuple[int, int] = INT32) -> int:
         value = self.plain(node) if isinstance(node, yaml.ScalarNode) else None
         if not isinstance(value, int) or isinstance(value, bool):
             self.fail(node, f"{where} must be a whole number, not {node.value!r}")
-        if not bounds[0] <= value <= bounds[1]:
-            self.fail(node, f"{where} is out of range: {value} is not between {bounds[0]} and {bounds[1]}")
+        if not between[0] <= value <= between[1]:
+            self.fail(node, f"{where} is out of range: {value} is not between {between[0]} and {between[1]}")
         return value
 
     def duration_ms(self, node: yaml.Node, where: str) -> int:
@@ -239,3 +238,12 @@ class Reader:
 
 def _fields_of(descriptor: Any) -> dict[str, FieldDescriptor]:
     return {field.name: field for field in descriptor.fields if field.name not in SERVER_FIELDS}
+
+
+def _of_what(field: FieldDescriptor) -> str:
+    """For people: what the items of a list have."""
+    if field.message_type is None:
+        return ""
+    names = list(_fields_of(field.message_type))
+    more = ", ..." if len(names) > NAMES_TOLD else ""
+    return f", each item a mapping with {', '.join(names[:NAMES_TOLD])}{more}"

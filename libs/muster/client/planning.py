@@ -36,6 +36,12 @@ class PlanningCalls(ABC):
         self._saw(response.inbox_position)
         return response
 
+    async def queue_tree(self, root: str = "") -> queue_pb2.ListQueuesResponse:
+        """The queues of a subtree, parents first, with the revision of the tree for `expected_revision`."""
+        request = queue_pb2.ListQueuesRequest(root=root, min_position=self._position())
+        response: queue_pb2.ListQueuesResponse = await self._call(self.queues.ListQueues, request)
+        return response
+
     async def shares(self, root: str = "") -> queue_pb2.GetSharesResponse:
         """What is guaranteed, deserved, used, borrowed and lent, by queue and resource."""
         request = queue_pb2.GetSharesRequest(root=root, min_position=self._position())

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 from muster.api.v1 import job_pb2, query_pb2, queue_pb2
+from muster.client.bounds import INTEGERS, outside
 from muster.client.durations import parse_duration_ms
 from muster.client.errors import ClientError, Refused, Violation
 from muster.client.views import state_value
@@ -111,6 +112,9 @@ def _set(message: queue_pb2.Queue, name: str, value: Any) -> None:
     elif isinstance(value, Mapping):
         getattr(message, name).update({key: str(amount) for key, amount in value.items()})
     else:
+        wrong = outside(field, value) if field.type in INTEGERS and isinstance(value, int) else ""
+        if wrong:
+            raise ValueError(wrong)
         setattr(message, name, value)
 
 

@@ -51,6 +51,7 @@ def apply_transaction(state: CellState, tx: tr.Transaction, ledger_seq: int) -> 
     state.cycle_owed = structural and not cycled and state.pending.has_candidates
     state.position = header.inbox_to
     state.ledger_seq = ledger_seq
+    state.tree_log.close(ledger_seq, header.inbox_to)
     drop_spent_timers(state)
     return True
 

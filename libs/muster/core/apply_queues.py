@@ -39,6 +39,7 @@ def queue_upserted(state: CellState, t: tr.QueueUpserted) -> None:
         _recount(state, old, joined if counted else [*joined, old], 1)
     if fading:
         tree.keep_histories(spec.id, state.now_ms)
+    state.tree_log.note(tree.path(spec.id))
     state.loosened()
 
 
@@ -100,6 +101,7 @@ def count_member(state: CellState, job: Job) -> None:
 
 def queue_removed(state: CellState, t: tr.QueueRemoved) -> None:
     state.accounts.removed(t.queue, state.queues.path(t.queue))
+    state.tree_log.note(state.queues.path(t.queue))
     state.queues.remove(t.queue)
     state.entitled.pop(t.queue, None)
     state.loosened()  # what it was guaranteed is kept from nobody any more (rules P4, F6)

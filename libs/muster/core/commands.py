@@ -61,6 +61,7 @@ class ChangeQueues(Item, tag="ChangeQueues", frozen=True):
 
     changes: tuple[UpsertQueue | DeleteQueue, ...]
     request_id: str = ""
+    expected_revision: int = -1  # of the whole tree (`tree_log`); -1: whatever
 
     @property
     def path(self) -> str:

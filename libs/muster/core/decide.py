@@ -132,6 +132,10 @@ def _waits(draft: Draft, kind: type) -> bool:
     """Whether an item is for the next transaction, because of what was decided in this one or left out in the last."""
     if kind in _STRUCTURAL_ITEMS and draft.state.cycle_owed:
         return True  # the last transaction left the cycle out: it comes first now
+    if kind is commands.ChangeQueues and draft.transitions:
+        return True  # a whole tree may fill a transaction (LOG-8)
+    if kind in _QUEUE_ITEMS and draft.replanted:
+        return True  # so what it made of the tree has a revision of its own (rule Q4)
     if kind in _QUEUE_ITEMS:
         return draft.usages.touched  # what was counted belongs to the tree as it was (I3)
     if kind is commands.PreemptionPlanned:

@@ -69,6 +69,7 @@ class Draft:
         self.transitions: list[tr.Transition] = []
         self.tree: QueueTree = state.queues
         self.nodes = DraftNodes(state)
+        self.replanted = False  # many queues changed as one: no other change of the tree comes with it
         self.structural = False  # nodes or queues changed: the cycle waits for the next transaction
         self.loosened = False  # something became free
         self.fresh = PendingIndex()  # jobs that became pending in this transaction

@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 from muster.core import commands, queue_rules
 from muster.core.draft import Draft
 from muster.core.errors import Code, Rejected
-from muster.core.limits import QUEUE_CHANGES_MAX
+from muster.core.limits import QUEUE_CHANGES_MAX, TRANSACTION_BYTES_MAX
 from muster.core.model import QueueSpec
 from muster.core.queues import QueueTree
 from muster.core.submission import find_queue
@@ -48,11 +48,11 @@ def plan(
     after = tree.copy() if moves else tree
     expected = {queue.id: queue.spec.revision for queue in tree.subtree()}
     changes: list[Change] = []
-    for path, new_path in moves:
-        moved = find_queue(after, path, "moves.path")
+    for number, (path, new_path) in enumerate(moves):
+        moved = find_queue(after, path, f"moves[{number}].path")
         changes.append(commands.UpsertQueue(path, moved.spec, _expect(expected, moved.id), new_path=new_path))
         parent_path, _, name = new_path.rpartition("/")
-        parent = find_queue(after, parent_path, "moves.new_path").id if parent_path else ""
+        parent = find_queue(after, parent_path, f"moves[{number}].new_path").id if parent_path else ""
         after.put(replace(moved.spec, name=name, parent=parent, revision=moved.spec.revision + 1))
     for path in sorted(wanted, key=lambda path: (path.count("/"), path)):  # parents first
         current = after.find(path)
@@ -82,21 +82,34 @@ def change_queues(draft: Draft, command: commands.ChangeQueues) -> None:
     if len(command.changes) > QUEUE_CHANGES_MAX:
         have = f"{len(command.changes)} queues at once, at most {QUEUE_CHANGES_MAX} are allowed"
         raise Rejected(Code.INVALID_ARGUMENT, "queues", have, "LOG-8")
+    if command.changes and command.expected_revision >= 0:
+        draft.state.tree_log.check(command.expected_revision)
     before = (draft.tree, draft.bytes, draft.structural)
     written = len(draft.transitions)
     draft.tree = draft.tree.copy()
     try:
-        for change in command.changes:
-            _one(draft, change)
+        for done, change in enumerate(command.changes):
+            _one(draft, change, done)
+            if draft.bytes - before[1] > TRANSACTION_BYTES_MAX:
+                raise too_large(len(command.changes), done)
         queue_rules.check_all_guarantees(draft.tree)
     except Rejected:
         draft.tree, draft.bytes, draft.structural = before
         del draft.transitions[written:]
         raise
+    draft.replanted = True
     draft.spend(len(command.changes))
 
 
-def _one(draft: Draft, change: Change) -> None:
+def too_large(changes: int, fit: int) -> Rejected:
+    """Of a change of which so much fits. What to do about it is to say less at once."""
+    have = f"{changes:,} queues would change at once, about {fit:,} fit one transaction"
+    advice = "apply the tree in parts, parents first, and prune each below its own root"
+    return Rejected(Code.INVALID_ARGUMENT, "queues", f"{have}: {advice}", "LOG-8")
+
+
+def _one(draft: Draft, change: Change, number: int) -> None:
+    """Moves are the first of the changes, so their number is that in the request."""
     try:
         if isinstance(change, commands.UpsertQueue):
             queue_rules.upsert(draft, change, alone=False)
@@ -105,7 +118,7 @@ def _one(draft: Draft, change: Change) -> None:
     except Rejected as why:
         named = f"{change.path}: " if change.path not in why.message else ""
         moved = why.field == "new_path"
-        field = "moves.new_path" if moved else queue_rules.named(change.path, why.field)
+        field = f"moves[{number}].new_path" if moved else queue_rules.named(change.path, why.field)
         raise Rejected(why.code, field, named + why.message, why.rule) from None
 
 

@@ -31,6 +31,7 @@ STATES: Final = ("OPEN", "CLOSED", "STOPPED", "DRAINING")
 ORDERINGS: Final = ("FIFO", "PRIORITY", "FAIR")
 PREEMPTIONS: Final = ("NEVER", "LOWER_PRIORITY", "ANY")
 FAIR_BETWEEN: Final = (NAMESPACE, USER)
+COUNTS: Final = ("pending_jobs", "running_jobs")  # of an allowance, beside its resources
 
 
 def check_queue(spec: QueueSpec) -> None:
@@ -61,16 +62,26 @@ def check_queue(spec: QueueSpec) -> None:
     for field in ("preemption_backoff", "preemption_backoff_max"):
         if not 0 <= getattr(spec, f"{field}_ms") <= PREEMPTION_BACKOFF_MAX_MS:
             raise _invalid(field, "is negative or longer than seven days")
+    if spec.preemption_backoff_max_ms and spec.preemption_backoff_ms > spec.preemption_backoff_max_ms:
+        have = (
+            f"{spec.preemption_backoff_max_ms // 1000} s at most are less than the {spec.preemption_backoff_ms // 1000}"
+        )
+        raise _invalid("preemption_backoff_max", f"{have} s that a job waits the first time")
     if spec.half_life_ms and not HALF_LIFE_MIN_MS <= spec.half_life_ms <= HALF_LIFE_MAX_MS:
         raise _invalid("half_life", "is not between a second and a year")
     if len(spec.labels) > LABELS_MAX:
         raise _invalid("labels", f"has {len(spec.labels)} entries, at most {LABELS_MAX} are allowed")
 
 
-def _check_amounts(field: str, amounts: Amounts) -> None:
+def _check_amounts(field: str, amounts: Amounts, others: tuple[str, ...] = ()) -> None:
     if list(amounts) != sorted(dict(amounts).items()):
         raise _invalid(field, "is not sorted or names a resource twice")
     for resource, amount in amounts:
+        if resource == resources.GPU_MILLI:
+            raise _invalid(f"{field}.{resource}", f'is counted as thousandths of "{resources.SHARED_DEVICE}"')
+        wrong = resources.misnamed(resource, others)
+        if wrong:
+            raise _invalid(f"{field}.{resource[: resources.NAME_CHARS_MAX]}", wrong)
         if not 0 <= amount <= AMOUNT_MAX:
             have = resources.format_amount(resource, amount)
             raise _invalid(f"{field}.{resource}", f"{have} is negative or more than {AMOUNT_MAX}")
@@ -80,7 +91,7 @@ def _check_allowance(field: str, allowance: Allowance) -> None:
     for part, jobs in (("pending_jobs", allowance.pending_jobs), ("running_jobs", allowance.running_jobs)):
         if not -1 <= jobs <= JOBS_MAX:
             raise _invalid(f"{field}.{part}", f"{jobs} is not between 0 and {JOBS_MAX} (-1: no limit)")
-    _check_amounts(f"{field}.resources", allowance.resources)
+    _check_amounts(f"{field}.resources", allowance.resources, COUNTS)
 
 
 def upsert(draft: Draft, command: commands.UpsertQueue, *, alone: bool = True) -> None:
@@ -113,11 +124,13 @@ def delete(draft: Draft, command: commands.DeleteQueue) -> None:
     queue = find_queue(draft.tree, command.path, "path")
     _check_revision(command.path, queue, command.expected_revision)
     if queue.children:
-        have = f'queue "{queue.path}" has {len(queue.children)} queues below it: delete those first'
+        below = f"{len(queue.children)} queues" if len(queue.children) > 1 else "a queue"
+        have = f'queue "{queue.path}" has {below} below it: delete from the bottom up'
         raise Rejected(Code.FAILED_PRECONDITION, "path", have, "Q1")
     jobs = draft.live_jobs(queue)
     if jobs:
-        have = f'queue "{queue.path}" has {jobs} jobs that have not ended: close it, then wait or cancel them'
+        live = f"{jobs} jobs that have" if jobs > 1 else "1 job that has"
+        have = f'queue "{queue.path}" has {live} not ended: close it, then wait or cancel what is in it'
         raise Rejected(Code.FAILED_PRECONDITION, "path", have, "Q1")
     draft.editable_tree().remove(queue.id)
     draft.emit(tr.QueueRemoved(queue.id))

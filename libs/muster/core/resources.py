@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Final
 
 from muster.core.errors import Code, Rejected
@@ -24,7 +25,14 @@ GPU_MILLI: Final = "muster.io/gpu-milli"  # in a pod template: a share of one de
 SHARED_DEVICE: Final = "nvidia.com/gpu"  # what a share is a share of
 DEVICE_RESOURCES: Final = ("amd.com/gpu", "nvidia.com/gpu")
 DEVICE_MILLIS: Final = 1000  # of one whole device
+SHORT_NAMES: Final = {"gpu": SHARED_DEVICE, "gpus": SHARED_DEVICE, "mem": MEMORY}  # as people say it
+PLAIN_NAMES: Final = (CPU, MEMORY, "ephemeral-storage", PODS)  # every other resource has a domain
+NAME_CHARS_MAX: Final = 317  # of a domain, a slash and a name
 
+_EXTENDED: Final = re.compile(
+    r"(?=[^/]{1,253}/)[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII
+)
+_HUGEPAGES: Final = re.compile(r"hugepages-[1-9][0-9]*[KMGT]i", re.ASCII)
 _QUANTITY: Final = re.compile(r"([+-]?)(\d*)(?:\.(\d*))?(?:([eE])([+-]?\d{1,3})|([a-zA-Z]{0,2}))", re.ASCII)
 _QUANTITY_CHARS_MAX: Final = 64
 _BINARY: Final = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50, "Ei": 1 << 60}
@@ -46,10 +54,13 @@ def unit_scale(resource: str) -> int:
     return 1000 if resource == CPU or is_device(resource) else 1
 
 
-def parse_quantity(resource: str, text: str, field: str = "") -> int:
-    """The Kubernetes quantity `text` in canonical units, rounded up to the unit. Raises Rejected naming `field`."""
+def parse_quantity(resource: str, text: str, field: str = "", *, of_many: bool = False) -> int:
+    """The Kubernetes quantity `text` in canonical units, rounded up to the unit. Raises Rejected naming `field`.
+
+    `of_many`: it is what many pods have together, so parts of devices add up to any number of thousandths.
+    """
     where = field or resource
-    if resource == GPU_MILLI:
+    if resource == GPU_MILLI and not of_many:
         return _parse_share(text, where)
     match = _QUANTITY.fullmatch(text) if len(text) <= _QUANTITY_CHARS_MAX else None
     if match is None or not (match[2] or match[3]):
@@ -65,7 +76,7 @@ def parse_quantity(resource: str, text: str, field: str = "") -> int:
     numerator, denominator = (numerator * 10**power, 1) if power >= 0 else (numerator, 10**-power)
     if sign == "-" and numerator:
         raise _bad(where, f'"{text}" is negative')
-    if is_device(resource) and numerator % (denominator * DEVICE_MILLIS):
+    if is_device(resource) and not of_many and numerator % (denominator * DEVICE_MILLIS):
         raise _bad(where, f'"{text}" is not a whole number of devices; ask for a share with {GPU_MILLI} (1 to 999)')
     amount = -(-numerator // denominator)
     if amount > AMOUNT_MAX:
@@ -96,6 +107,42 @@ def parse_requests(quantities: Mapping[str, str], field: str = "resources") -> A
         if amount:
             parsed[name] = amount
     return amounts(parsed)
+
+
+def parse_totals(quantities: Mapping[str, str], field: str, *, zeros: bool = False) -> Amounts:
+    """What many pods have together, such as a limit: shares (`muster.io/gpu-milli`) are thousandths of the device.
+
+    `zeros`: a limit of nothing is a limit. Raises Rejected naming the field, also for a resource under two names.
+    """
+    parsed: dict[str, int] = {}
+    for resource, text in quantities.items():
+        where = f"{field}.{resource}"
+        amount = parse_quantity(resource, text, where, of_many=True)
+        name = SHARED_DEVICE if resource == GPU_MILLI else resource
+        if name in parsed:
+            raise _bad(
+                where, f'is there twice: "{GPU_MILLI}" are thousandths of "{SHARED_DEVICE}", give one of the two'
+            )
+        parsed[name] = amount
+    return tuple(sorted((resource, amount) for resource, amount in parsed.items() if amount or zeros))
+
+
+def misnamed(resource: str, others: Iterable[str] = ()) -> str:
+    """Why no cluster can have a resource of this name; "" when one can. `others`: what else may have been meant."""
+    if resource in PLAIN_NAMES or _HUGEPAGES.fullmatch(resource) or _EXTENDED.fullmatch(resource):
+        return ""
+    near = [SHORT_NAMES[resource]] if resource in SHORT_NAMES else get_close_matches(
+        resource[:NAME_CHARS_MAX], [*others, *PLAIN_NAMES, *DEVICE_RESOURCES], 1
+    )  # fmt: skip
+    hint = f'did you mean "{near[0]}"?' if near else f"known: {', '.join(PLAIN_NAMES)}; others: domain/name"
+    return f'"{resource[:NAME_CHARS_MAX]}" is not the name of a resource ({hint})'
+
+
+def full_pair(name: str, text: str) -> tuple[str, str]:
+    """A short name and its quantity as the API has them, and a share as the part of a device that it is."""
+    if name == GPU_MILLI and text.isdecimal():
+        return SHARED_DEVICE, f"{text}m"
+    return SHORT_NAMES.get(name, name), text
 
 
 def check_devices(requests: Amounts, field: str = "resources") -> None:

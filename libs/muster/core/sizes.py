@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from muster.core import transitions as tr
-from muster.core.model import GroupPlacement, JobSpec, PodChange, TaskGroup
+from muster.core.model import Allowance, Amounts, GroupPlacement, JobSpec, Pairs, PodChange, QueueSpec, TaskGroup
 
 QUEUED_BYTES: Final = 128  # of a JobQueued, beside its spec
 _SMALL: Final[dict[type[tr.Transition], int]] = {  # upper bounds for kinds that come in thousands
     tr.NodeRemoved: 40,
+    tr.QueueRemoved: 40,
     tr.CyclePaused: 80,
     tr.PreemptionRequested: 80,
     tr.JobStarting: 64,
@@ -24,6 +25,7 @@ _SMALL: Final[dict[type[tr.Transition], int]] = {  # upper bounds for kinds that
     tr.JobRequeued: 128,
     tr.JobPreempted: 128,
 }
+_QUEUE_BYTES: Final = 24  # of a QueueUpserted, beside what is in its fields
 _TEXT_BYTES: Final = 192  # of transitions with texts, beside these
 
 
@@ -64,14 +66,50 @@ def size_of(transition: tr.Transition) -> int:
     if isinstance(transition, tr.NodeZonesUpdated):
         return 64 + sum(64 + 64 * (len(z.allocatable) + len(z.used)) + 3 * len(z.devices) for z in transition.zones)
     if isinstance(transition, tr.QueueUpserted):
-        q = transition.spec
-        return 512 + 64 * (len(q.guaranteed) + len(q.limit) + len(q.lending_limit) + 2 * len(q.labels))
+        return queue_bytes(transition.spec)
     if isinstance(transition, tr.PriorityClassUpserted):
         c = transition.spec
         return _TEXT_BYTES + sum(len(k.encode()) + len(v.encode()) + 10 for k, v in c.labels)
     if isinstance(transition, tr.EntitlementsSet):
         return 64 + sum(64 + 64 * len(e.amounts) for e in transition.entitlements)
     return 512 + len(getattr(transition, "message", ""))
+
+
+def queue_bytes(spec: QueueSpec) -> int:
+    """An upper bound of the encoded size of a QueueUpserted: tight, because whole trees come in one transaction."""
+    texts = (spec.id, spec.name, spec.parent, spec.ordering, spec.preemption, spec.state, spec.fair_by)
+    times = (spec.min_runtime_ms, spec.half_life_ms, spec.preemption_backoff_ms, spec.preemption_backoff_max_ms)
+    return (
+        _QUEUE_BYTES
+        + sum(_text_bytes(text) for text in texts)
+        + sum(_whole_bytes(number) for number in (spec.revision, spec.weight, spec.priority, *times))
+        + sum(_amounts_bytes(amounts) for amounts in (spec.guaranteed, spec.limit, spec.lending_limit))
+        + _labels_bytes(spec.labels)
+        + _allowance_bytes(spec.per_namespace)
+        + _allowance_bytes(spec.per_user)
+    )
+
+
+def _allowance_bytes(allowance: Allowance) -> int:
+    counts = _whole_bytes(allowance.pending_jobs) + _whole_bytes(allowance.running_jobs)
+    return 1 + counts + _amounts_bytes(allowance.resources)
+
+
+def _amounts_bytes(amounts: Amounts) -> int:
+    return 5 + sum(1 + _text_bytes(resource) + _whole_bytes(amount) for resource, amount in amounts)
+
+
+def _labels_bytes(labels: Pairs) -> int:
+    return 5 + sum(1 + _text_bytes(key) + _text_bytes(value) for key, value in labels)
+
+
+def _text_bytes(text: str) -> int:
+    size = len(text.encode())
+    return size + (1 if size < 32 else 5)
+
+
+def _whole_bytes(number: int) -> int:
+    return 1 if 0 <= number < 128 else 5 if abs(number) < 1 << 31 else 9
 
 
 def placed_bytes(placement: tuple[GroupPlacement, ...]) -> int:

@@ -121,6 +121,8 @@ def _head(state: CellState) -> HeadPart:
         tallies=sum(len(period.tallies) for period in state.accounts.periods),
         histories=dump_histories(state.queues),
         classes=tuple(state.classes[name] for name in sorted(state.classes)),
+        tree_revision=state.tree_log.revision,
+        tree_changes=tuple(state.tree_log.changes),
     )
 
 
@@ -229,6 +231,8 @@ def _load_head(state: CellState, head: HeadPart) -> None:
     for spec in head.queues:
         state.queues.put(spec)
     state.queues.next_number = head.next_queue_number
+    aged = head.ledger_seq if head.next_queue_number > 1 else 0  # older snapshots do not say: it is none later
+    state.tree_log.restore(head.tree_revision or aged, head.tree_changes)
     state.entitled = dict(head.entitled)
     state.entitled_seq = head.entitled_seq
     state.classes = {spec.name: spec for spec in head.classes}

@@ -25,6 +25,7 @@ from muster.core.model import (
 from muster.core.order import OrderKey
 from muster.core.state import Ask, Forgotten, Hold
 from muster.core.timers import StartEntry, TimerEntry
+from muster.core.tree_log import TreeChange
 
 SNAPSHOT_VERSION: Final = 1
 
@@ -75,6 +76,8 @@ class HeadPart(Part, tag="Head", frozen=True):
     tallies: int = 0
     histories: tuple[HistoryRecord, ...] = ()
     classes: tuple[PriorityClass, ...] = ()
+    tree_revision: int = 0
+    tree_changes: tuple[TreeChange, ...] = ()
 
 
 class NodeRecord(Struct, array_like=True, frozen=True):

@@ -25,6 +25,7 @@ from muster.core.potential import Potential
 from muster.core.queues import QueueTree
 from muster.core.sums import Sums
 from muster.core.timers import Timers
+from muster.core.tree_log import TreeLog
 
 __all__ = ["FIRST_POSITION", "Ask", "Attempt", "CellState", "Cluster", "Forgotten", "Hold", "Job"]
 
@@ -93,6 +94,7 @@ class CellState:
         self.clusters_synced = 0
 
         self.queues = QueueTree()
+        self.tree_log = TreeLog()
         self.entitled: dict[str, tuple[tuple[str, int], ...]] = {}  # queue id -> amounts
         self.entitled_seq = 0  # ledger sequence they were computed from
         self.classes: dict[str, PriorityClass] = {}  # by name; jobs keep what they took from theirs

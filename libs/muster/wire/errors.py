@@ -19,7 +19,7 @@ from muster.core.errors import Rejected
 
 DOMAIN: Final = "muster.io"
 WHOLE_SENTENCE: Final = re.compile(
-    r"(?:the |this )?(?:queue|job|priority class|request id|no cluster|tasks)\b"
+    r"(?:the |this )?(?:queue|tree of queues|job|priority class|request id|no cluster|tasks)\b"
 )  # says what it is about
 
 NOT_IN_REASON: Final = re.compile(r"[^A-Za-z0-9]+")

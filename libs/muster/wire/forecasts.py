@@ -8,6 +8,7 @@ from typing import Final
 from muster.api.v1 import query_pb2, queue_pb2
 from muster.core import resources
 from muster.core.borrowing import Newly
+from muster.core.limits import BACKOFF_FIRST_MS, BACKOFF_MAX_MS
 from muster.core.model import Allowance, Amounts
 from muster.core.queue_changes import Difference
 from muster.core.queues import QueueTree
@@ -16,6 +17,12 @@ from muster.wire import explanations, quantities
 from muster.wire.queues import CORE_FIELDS
 
 HOUR_MS: Final = 3600 * 1000
+DURATION_UNITS: Final = (("d", 24 * HOUR_MS), ("h", HOUR_MS), ("m", 60_000), ("s", 1000))
+DECIMAL_BYTES: Final = (("G", 10**9), ("M", 10**6), ("k", 1000))
+UNSET: Final = {  # rule P5: what a queue does not say it has from the queue above it
+    "preemption_backoff_ms": f"inherited (at the root {BACKOFF_FIRST_MS // 1000}s)",
+    "preemption_backoff_max_ms": f"inherited (at the root {BACKOFF_MAX_MS // HOUR_MS}h)",
+}
 CORE_NAMES: Final = {core: name for name, core in CORE_FIELDS.items()}
 
 
@@ -94,10 +101,15 @@ def _quantities(amounts: Iterable[tuple[str, int]]) -> dict[str, str]:
 
 
 def _text(field: str, value: object) -> str:
-    """Durations in seconds, as queue files take them."""
+    """Durations as queue files take them; one that is not set says what that means."""
     if field not in CORE_NAMES or not isinstance(value, int):
         return text(value)
-    return f"{value // 1000}s" if value % 1000 == 0 else f"{value}ms"
+    if not value:
+        return UNSET.get(field, "none")
+    for suffix, size_ms in DURATION_UNITS:
+        if value % size_ms == 0:
+            return f"{value // size_ms}{suffix}"
+    return f"{value}ms"
 
 
 def text(value: object) -> str:
@@ -113,4 +125,14 @@ def text(value: object) -> str:
 
 
 def _pairs(pairs: Amounts | tuple[tuple[str, str], ...]) -> list[str]:
-    return [f"{k}={v}" if isinstance(v, str) else resources.format_pair(k, v) for k, v in pairs]
+    return [f"{k}={v}" if isinstance(v, str) else f"{_amount(k, v)} {resources.short_name(k)}" for k, v in pairs]
+
+
+def _amount(resource: str, amount: int) -> str:
+    """As for people, unless that would round it: two amounts that differ must not read the same."""
+    told = resources.format_amount(resource, amount)
+    if not resources.is_bytes(resource) or resources.parse_quantity(resource, told) == amount:
+        return told
+    whole = quantities.quantity(resource, amount)
+    decimal = (f"{amount // size}{suffix}" for suffix, size in DECIMAL_BYTES if amount % size == 0)
+    return next(decimal, whole) if whole.isdecimal() else whole

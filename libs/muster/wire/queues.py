@@ -115,13 +115,9 @@ def _allowance_to_proto(allowance: Allowance) -> queue_pb2.Allowance | None:
 def _amounts(stated: Mapping[str, str], field: str, *, zeros: bool = False) -> Amounts:
     """A limit of 0 means something (nothing at all); a guarantee of 0 does not."""
     try:
-        parsed = {
-            resource: resources.parse_quantity(resource, text, f"{field}.{resource}")
-            for resource, text in stated.items()
-        }
+        return resources.parse_totals(stated, field, zeros=zeros)
     except Rejected as why:
         raise Rejected(why.code, why.field, why.message, "Q1") from None
-    return tuple(sorted((resource, amount) for resource, amount in parsed.items() if amount or zeros))
 
 
 def spec_to_proto(path: str, spec: QueueSpec) -> queue_pb2.Queue:

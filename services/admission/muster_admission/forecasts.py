@@ -13,10 +13,11 @@ from muster.core.commands import ChangeQueues
 from muster.core.entitlements import EntitlementEngine
 from muster.core.errors import Code, Rejected
 from muster.core.model import QueueSpec
-from muster.core.queue_changes import differences, plan
+from muster.core.queue_changes import differences, plan, too_large
 from muster.core.queue_rules import named
 from muster.core.whatif import changed_tree, forecast_job, forecast_queues
-from muster.wire import forecasts
+from muster.runtime.inbox import ITEM_BYTES_MAX
+from muster.wire import codec, forecasts
 from muster.wire import queues as wire
 from muster.wire.jobs import JobReader, Origin
 from muster_admission.cell import Cell
@@ -46,6 +47,7 @@ class Forecaster:
         return queue_pb2.ApplyQueuesResponse(
             changes=forecasts.changes_to_proto(forecast.changes),
             forecast=forecasts.tree_to_proto(forecast, self._cell.state.queues),
+            tree_revision=self._cell.state.tree_log.revision,
         )
 
     def command_of(self, request: queue_pb2.ApplyQueuesRequest) -> ChangeQueues:
@@ -64,7 +66,12 @@ class Forecaster:
             moves=[(move.path, move.new_path) for move in request.moves],
             prune_root=request.prune_root if request.prune else None,
         )
-        return ChangeQueues(changes, request.request_id)
+        expected = request.expected_revision if request.HasField("expected_revision") else -1
+        command = ChangeQueues(changes, request.request_id, expected)
+        size = len(codec.encode_item(command))
+        if size > ITEM_BYTES_MAX:
+            raise too_large(len(changes), len(changes) * ITEM_BYTES_MAX // size)
+        return command
 
     def changes(self, command: ChangeQueues) -> list[queue_pb2.QueueChange]:
         """What would differ. Raises Rejected as the command would be."""

@@ -114,6 +114,7 @@ class QueueServicer:
         return queue_pb2.ListQueuesResponse(
             queues=[wire.to_proto(state, queue, standing[queue.id]) for queue in state.queues.subtree(root)],
             ledger_sequence=state.ledger_seq,
+            tree_revision=state.tree_log.revision,
         )
 
     @unary
@@ -147,12 +148,12 @@ class QueueServicer:
 
     async def _apply(self, request: queue_pb2.ApplyQueuesRequest) -> queue_pb2.ApplyQueuesResponse:
         """Raises Rejected with the queue in the field."""
-        tries_left = UPDATE_TRIES_MAX
+        tries_left = 1 if request.HasField("expected_revision") else UPDATE_TRIES_MAX
         while True:
             command = self._forecaster.command_of(request)
             changes = self._forecaster.changes(command)
             if not changes:
-                return queue_pb2.ApplyQueuesResponse()
+                return queue_pb2.ApplyQueuesResponse(tree_revision=self._cell.state.tree_log.revision)
             tries_left -= 1
             try:
                 position = await self._cell.command(command)
@@ -160,8 +161,11 @@ class QueueServicer:
             except Rejected as error:
                 if tries_left == 0 or error.code != Code.ABORTED:
                     raise
-        inbox_position = to_position(position) if position else None
-        return queue_pb2.ApplyQueuesResponse(changes=changes, inbox_position=inbox_position)
+        return queue_pb2.ApplyQueuesResponse(
+            changes=changes,
+            inbox_position=to_position(position) if position else None,
+            tree_revision=self._cell.state.tree_log.made_by(position) if position else 0,
+        )
 
     async def _decide(self, command: UpsertQueue, dry_run: bool) -> InboxPosition | None:
         """As `Cell.command`. Raises Rejected with the field as it is in the request."""

@@ -37,7 +37,7 @@ def test_options_say_what_a_class_is():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("a", 1 << 40, "", []), "--value: 1099511627776 is out of range"),
+        (("a", 1 << 40, "", []), "--value: 1099511627776 is not between -1000000000 and 1000000000"),
         (("a", 1, "5", []), "--min-runtime: '5' is not a duration"),
         (("a", 1, "", ["x"]), '--label "x" is not key=value'),
     ],

@@ -65,10 +65,21 @@ def test_what_is_given_is_sent_even_if_it_is_nothing(field, value):
         ({"half_life": "xx"}, "--half-life: 'xx' is not a duration"),
         ({"half_life": "99999999999d"}, "--half-life: '99999999999d' is longer than"),
         ({"state": "OPNE"}, "--state: must be one of OPEN, CLOSED"),
-        ({"weight": 1 << 40}, "--weight: Value out of range"),
+        ({"weight": 1 << 40}, "--weight: 1099511627776 is not between 0 and 1000000"),
         ({"per_user": ["running_jobs=-3"]}, '--per-user: running_jobs "-3" is not a number of jobs'),
         ({"per_namespace": ["pending_jobs=99999999999"]}, "--per-namespace: "),
         ({"limit": ["gpu"]}, '--limit "gpu" is not key=value'),
+        (
+            {"per_user": ["runing_jobs=3"]},
+            '--per-user: "runing_jobs" is not the name of a resource (did you mean "running',
+        ),
+        ({"per_namespace": ["foo=3"]}, '--per-namespace: "foo" is not the name of a resource (known: cpu, memory'),
+        ({"limit": ["running_jobs=3"]}, '--limit: "running_jobs" is not the name of a resource (known: '),
+        ({"limit": ["gpu=3,gpu=5"]}, '--limit names "gpu" twice'),
+        ({"limit": ["cpu=3", "cpu=5"]}, '--limit names "cpu" twice'),
+        ({"guaranteed": ["gpu=1,nvidia.com/gpu=2"]}, '--guaranteed names "nvidia.com/gpu" twice'),
+        ({"limit": ["gpu=1,muster.io/gpu-milli=500"]}, '--limit names "nvidia.com/gpu" twice'),
+        ({"per_user": ["running_jobs=1,running_jobs=2"]}, '--per-user names "running_jobs" twice'),
     ],
 )
 def test_a_wrong_option_is_named(fields, said):
@@ -87,3 +98,17 @@ def test_of_what_each_user_may_have_the_parts_that_are_given_change():
     assert after == {"pending_jobs": 5, "running_jobs": 3, "resources": {"nvidia.com/gpu": "4"}}
     wanted = whatif.changed(current, given)
     assert wanted.per_user == queue_pb2.Allowance(pending_jobs=5, running_jobs=3, resources={"nvidia.com/gpu": "4"})
+
+
+def test_a_share_takes_the_place_of_whole_devices():
+    current = queue_pb2.Queue(path="a", limit={"nvidia.com/gpu": "2", "cpu": "8"})
+    assert whatif.changed(current, queues.Fields(limit=["muster.io/gpu-milli=1500"]).given()).limit == {
+        "nvidia.com/gpu": "1500m",
+        "cpu": "8",
+    }
+    assert whatif.changed(current, queues.Fields(limit=["muster.io/gpu-milli=none"]).given()).limit == {"cpu": "8"}
+
+
+def test_a_name_that_is_no_resource_can_be_taken_away():
+    current = queue_pb2.Queue(path="a", limit={"foo": "2", "cpu": "8"})
+    assert whatif.changed(current, queues.Fields(limit=["foo=none"]).given()).limit == {"cpu": "8"}

@@ -9,10 +9,11 @@ from tests.contract.golden_samples import TRANSITIONS
 from muster.core import commands as c
 from muster.core import transitions as tr
 from muster.core.limits import FINISHED_TTL_MS
-from muster.core.model import GroupPlacement, InboxPosition, PodChange
+from muster.core.model import Allowance, GroupPlacement, InboxPosition, PodChange, QueueSpec
 from muster.core.sizes import size_of
 
 LONG = "é" * 1000
+AMOUNTS = tuple((f"example.com/{n:051}", 1 << 50) for n in range(32))
 WORST = (
     *TRANSITIONS,
     tr.JobStopping(
@@ -36,6 +37,26 @@ WORST = (
     tr.JobPlaced(
         "f" * 32, 1 << 31, tuple(GroupPlacement(g, ((1 << 19, 40_000),) * 500, b"x" * 5000) for g in range(3))
     ),
+    tr.QueueUpserted(
+        QueueSpec(
+            "q9999999",
+            "n" * 63,
+            "q9999998",
+            1 << 62,
+            *(1_000_000, -1_000_000, "PRIORITY", "LOWER_PRIORITY", "DRAINING"),
+            guaranteed=AMOUNTS,
+            limit=AMOUNTS,
+            lending_limit=AMOUNTS,
+            labels=tuple((f"{n}{LONG}", LONG) for n in range(64)),
+            per_namespace=Allowance(1_000_000_000, 1_000_000_000, AMOUNTS),
+            per_user=Allowance(1_000_000_000, 1_000_000_000, AMOUNTS),
+            min_runtime_ms=1 << 40,
+            half_life_ms=1 << 40,
+            preemption_backoff_ms=1 << 32,
+            preemption_backoff_max_ms=1 << 32,
+        )
+    ),
+    tr.QueueUpserted(QueueSpec("q1", "a", "", weight=200, guaranteed=(("cpu", 40_000),), half_life_ms=1 << 17)),
     tr.HoldMade("f" * 32, (GroupPlacement(0, ((1 << 19, 3),)),), (("f" * 32, 1 << 31),) * 512, 1 << 60),
     tr.CyclePaused((-(1 << 50), 1 << 60, "f" * 32)),
     tr.PodsChanged("f" * 32, 1 << 31, tuple(PodChange(40_000, 5, 1, -1 << 31, "x" * 200) for _ in range(100))),

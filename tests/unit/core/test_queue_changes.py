@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from muster.core import commands as c
+from muster.core import snapshot
 from muster.core import transitions as tr
 from muster.core.errors import Rejected
-from muster.core.model import Allowance, QueueSpec
+from muster.core.model import Allowance, InboxPosition, QueueSpec
 from muster.core.queue_changes import differences, plan
+from muster.core.tree_log import CHANGES_KEPT
 
 
 def spec(**more):
@@ -86,7 +89,7 @@ def test_a_refusal_of_a_move_names_the_moves(world):
     world.queue("team")
     commands = plan(world.state.queues, {}, moves=[("team", "batch")])
     world.queue("batch")
-    assert world.reject(world.cell.send(c.ChangeQueues(commands))).field == "moves.new_path"
+    assert world.reject(world.cell.send(c.ChangeQueues(commands))).field == "moves[0].new_path"
 
 
 def test_a_stale_revision_refuses_all(world):
@@ -138,3 +141,135 @@ def test_a_limit_of_waiting_jobs_counts_those_who_wait_when_it_is_made(world):
     limited = c.UpsertQueue("research", spec(per_user=Allowance(pending_jobs=2)))
     done = world.cell.send(limited, c.SubmitJob(world.spec("late")))
     assert world.reject(done).subject == world.id("late")
+
+
+def large(count, width=3, **settings):
+    """So many queues; every one has three below it, until there are enough."""
+    paths = ["team"]
+    for number in range(1, count):
+        paths.append(f"{paths[(number - 1) // width]}/t{number}")
+    return {path: spec(**settings) for path in paths}
+
+
+def test_a_tree_of_more_than_a_thousand_queues_comes_and_goes_at_one_ledger_position(world):
+    """Rule Q4: whole trees are loaded from files."""
+    tree = large(1200, weight=2, limit=cpu(1 << 40), labels=(("cost-centre", "a-17"),))
+    before = world.state.ledger_seq
+    _, found = change(world, tree)
+    assert len(found) == 1200
+    _, found = change(world, dict(list(tree.items())[:100]), prune_root="team")
+    assert [d.kind for d in found] == ["deleted"] * 1100
+    assert world.state.ledger_seq == before + 2
+
+
+def test_what_does_not_fit_a_transaction_is_refused_with_what_does(world, monkeypatch):
+    """LOG-8"""
+    monkeypatch.setattr("muster.core.queue_changes.TRANSACTION_BYTES_MAX", 10_000)
+    tree = world.state.queues.copy()
+    done, found = change(world, large(400))
+    refusal = world.reject(done)
+    assert (refusal.field, refusal.rule, found) == ("queues", "LOG-8", ())
+    assert refusal.message.startswith("400 queues would change at once, about ")
+    fit = int(refusal.message.split("about ")[1].split()[0])
+    _, found = change(world, large(fit))
+    assert len(found) == fit
+    assert len(world.state.queues) == len(tree) + fit
+
+
+def test_a_tree_has_a_transaction_for_itself(world):
+    """LOG-8: what was decided before it has filled its own already."""
+    commands = plan(world.state.queues, large(10))
+    world.cell.write(c.UpsertQueue("other", spec()), c.ChangeQueues(commands), c.ChangeQueues(commands))
+    sizes = []
+    while done := world.cell.step():
+        sizes.append(len(done))
+    assert sizes == [1, 10, 1]
+
+
+# --- the revision of the tree ---------------------------------------------------------------------------------------
+
+
+def apply_at(world, wanted, revision):
+    return world.cell.send(c.ChangeQueues(plan(world.state.queues, wanted), "r1", revision))
+
+
+def test_a_change_of_a_tree_that_was_read_before_others_changed_it_is_refused(world):
+    """Rule Q4: each of two files says the whole of some queues, so the later one would undo the earlier one."""
+    read = world.state.tree_log.revision
+    assert read == world.state.ledger_seq
+    apply_at(world, {"a": spec(weight=2)}, read)
+    refusal = world.reject(apply_at(world, {"b": spec(weight=3)}, read))
+    assert (refusal.code, refusal.field, refusal.rule) == ("ABORTED", "expected_revision", "Q4")
+    now = world.state.tree_log.revision
+    assert refusal.message == (
+        f"the tree of queues has changed since revision {read}: a (it has revision {now} now); read it again"
+    )
+    assert world.state.queues.find("b") is None
+    apply_at(world, {"b": spec(weight=3)}, now)
+    assert world.state.queues.find("b") is not None
+
+
+def test_every_change_of_a_queue_makes_another_revision_and_nothing_else_does(world):
+    seen = {world.state.tree_log.revision}
+    for change_it in (
+        lambda: world.queue("research", weight=2),
+        lambda: world.queue("other"),
+        lambda: world.queue("other", to="research/other"),
+        lambda: world.cell.send(c.DeleteQueue("research/other")),
+    ):
+        change_it()
+        assert world.state.tree_log.revision not in seen
+        seen.add(world.state.tree_log.revision)
+    before = world.state.tree_log.revision
+    world.nodes(1)
+    world.submit("a")
+    world.queue("research", weight=2)  # as it is
+    assert world.state.tree_log.revision == before
+
+
+def test_what_changes_nothing_is_not_refused_and_a_revision_to_come_is(world):
+    assert apply_at(world, {"research": spec()}, 0) == []
+    refusal = world.reject(apply_at(world, {"x": spec()}, 1 << 40))
+    assert "there is no 1099511627776 yet" in refusal.message
+
+
+def test_a_long_list_of_what_has_changed_is_cut(world):
+    read = world.state.tree_log.revision
+    apply_at(world, large(20), read)
+    told = world.reject(apply_at(world, {"x": spec()}, read)).message
+    assert "team, team/t1, team/t2, team/t3, team/t1/t4 and others (" in told
+
+
+def test_a_whole_tree_has_a_revision_of_its_own(world):
+    """What comes right behind it is not what its author has seen."""
+    commands = plan(world.state.queues, {"a": spec()})
+    sequence = world.cell.write(c.ChangeQueues(commands), c.UpsertQueue("b", spec()))
+    while world.cell.step():
+        pass
+    log = world.state.tree_log
+    made = log.made_by(InboxPosition(sequence, 0))
+    assert made < log.made_by(InboxPosition(sequence, 1)) == log.revision
+    refusal = world.reject(apply_at(world, {"c": spec()}, made))
+    assert f"since revision {made}: b (" in refusal.message
+
+
+def test_what_is_not_remembered_is_not_made_up(world):
+    sequence = world.cell.write(c.UpsertQueue("first", spec()))
+    world.cell.step()
+    position = InboxPosition(sequence, 0)
+    made = world.state.tree_log.revision
+    for number in range(CHANGES_KEPT - 1):
+        assert world.state.tree_log.made_by(position) == made
+        world.queue("research", weight=number + 2)
+    assert world.state.tree_log.made_by(position) == 0
+
+
+def test_the_revision_is_in_snapshots(world):
+    world.queue("other")
+    world.nodes(1)
+    again = snapshot.load(snapshot.dump(world.state))
+    assert again.tree_log.revision == world.state.tree_log.revision < world.state.ledger_seq
+    assert again.tree_log.changes == world.state.tree_log.changes
+    head, *rest = snapshot.dump(world.state)
+    older = snapshot.load([replace(head, tree_revision=0, tree_changes=()), *rest])
+    assert older.tree_log.revision == world.state.ledger_seq  # none before it is taken for the last

@@ -333,3 +333,38 @@ def test_a_change_sorts_in_again_only_what_it_concerns(world):
     world.queue("side-b", to="top/b", per_user=Allowance(running_jobs=1))
     assert [member.pending for member in world.state.queues.find("top").members.values()] == [12, 6, 6]
     assert [member.pending for member in world.state.queues.find("top/b").members.values()] == [6, 3, 3]
+
+
+def test_a_limit_on_parts_of_devices_holds(world):
+    gpu = "nvidia.com/gpu"
+    world.nodes(1, gpus=4)
+    world.queue("shared", limit=((gpu, 500),))
+    for name in "abc":
+        world.submit(name, queue="shared", requests=(("cpu", 100), (gpu, 250)))
+    assert [world.job(name).state for name in "abc"] == [JobState.PLACED, JobState.PLACED, JobState.QUEUED]
+    refusal = world.reject(world.queue("shared", limit=(("muster.io/gpu-milli", 500),)))
+    assert (refusal.field, refusal.rule) == ("limit.muster.io/gpu-milli", "Q1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [
+        ({"limit": (("foo bar", 1),)}, "limit.foo bar"),
+        ({"guaranteed": (("", 1),)}, "guaranteed."),
+        ({"lending_limit": (("gpu", 1),)}, "lending_limit.gpu"),
+        ({"per_user": Allowance(resources=(("runing_jobs", 3),))}, "per_user.resources.runing_jobs"),
+    ],
+)
+def test_a_resource_no_cluster_has_is_refused_by_field(world, settings, field):
+    refusal = world.reject(world.queue("shared", **settings))
+    assert (refusal.field, refusal.rule) == (field, "Q1")
+    assert "is not the name of a resource" in refusal.message
+
+
+def test_the_first_pause_is_not_longer_than_the_longest(world):
+    refusal = world.reject(world.queue("a", preemption_backoff_ms=600_000, preemption_backoff_max_ms=60_000))
+    assert (refusal.field, refusal.rule) == ("preemption_backoff_max", "Q1")
+    assert "60 s at most are less than the 600 s" in refusal.message
+    world.queue("a", preemption_backoff_ms=60_000, preemption_backoff_max_ms=60_000)
+    world.queue("a/b", preemption_backoff_ms=600_000)  # the queue above bounds it
+    assert world.state.queues.find("a/b") is not None

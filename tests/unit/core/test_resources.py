@@ -96,6 +96,58 @@ def test_devices_and_a_share_together_are_refused():
         resources.parse_requests({GPU: "1", resources.GPU_MILLI: "250"})
 
 
+def test_totals_count_shares_as_parts_of_devices():
+    assert resources.parse_totals({resources.GPU_MILLI: "1500", "cpu": "0"}, "limit") == ((GPU, 1500),)
+    assert resources.parse_totals({GPU: "0.25", "cpu": "0"}, "limit", zeros=True) == (("cpu", 0), (GPU, 250))
+
+
+def test_totals_name_a_resource_once():
+    with pytest.raises(Rejected, match="there twice"):
+        resources.parse_totals({GPU: "1", resources.GPU_MILLI: "250"}, "limit")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "cpu",
+        "memory",
+        "pods",
+        "ephemeral-storage",
+        "hugepages-2Mi",
+        GPU,
+        "example.com/fpga",
+        "rdma/hca_shared.1",
+        "a/B",
+    ],
+)
+def test_names_a_cluster_may_have(name):
+    assert resources.misnamed(name) == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("", "known: cpu"),
+        ("foo bar", "known: cpu"),
+        ("x/y/z", "known: "),
+        ("/gpu", "known: "),
+        ("nvidia.com/", 'did you mean "nvidia.com/gpu"?'),
+        ("nvidia.com/gpu\n", 'did you mean "nvidia.com/gpu"?'),
+        ("hugepages-", "known: "),
+        ("gpu", 'did you mean "nvidia.com/gpu"?'),
+        ("memroy", 'did you mean "memory"?'),
+        ("a" * 254 + "/b", "known: "),
+        ("a/" + "b" * 64, "known: "),
+    ],
+)
+def test_a_name_no_cluster_has_is_told_with_the_nearest(name, hint):
+    assert hint in resources.misnamed(name)
+
+
+def test_what_else_may_be_meant_is_looked_at_as_well():
+    assert 'did you mean "running_jobs"?' in resources.misnamed("runing_jobs", ("pending_jobs", "running_jobs"))
+
+
 def test_check_devices():
     resources.check_devices((("cpu", 5), (GPU, 2000)))
     resources.check_devices(((GPU, 999),))

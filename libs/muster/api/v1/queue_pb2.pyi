@@ -645,7 +645,10 @@ class ListQueuesResponse(_message.Message):
 
     QUEUES_FIELD_NUMBER: _builtins.int
     LEDGER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    TREE_REVISION_FIELD_NUMBER: _builtins.int
     ledger_sequence: _builtins.int
+    tree_revision: _builtins.int
+    """Of the whole tree, also when only a part of it is listed: any change of any queue makes it another one."""
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___Queue]: ...
     def __init__(
@@ -653,10 +656,11 @@ class ListQueuesResponse(_message.Message):
         *,
         queues: _abc.Iterable[Global___Queue] | None = ...,
         ledger_sequence: _builtins.int = ...,
+        tree_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ledger_sequence", b"ledger_sequence", "queues", b"queues"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ledger_sequence", b"ledger_sequence", "queues", b"queues", "tree_revision", b"tree_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -800,6 +804,7 @@ class ApplyQueuesRequest(_message.Message):
     PRUNE_FIELD_NUMBER: _builtins.int
     PRUNE_ROOT_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    EXPECTED_REVISION_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     prune: _builtins.bool
     """Delete queues below `prune_root` that are not in `queues`; those with jobs are refused."""
@@ -807,9 +812,15 @@ class ApplyQueuesRequest(_message.Message):
     """Empty: the whole tree."""
     dry_run: _builtins.bool
     """Answer what would change and what that would do, and write nothing."""
+    expected_revision: _builtins.int
+    """Refuse it with ABORTED unless the whole tree has this revision still, so that nobody's changes are taken back unseen.
+    Absent: whatever it is. A request that changes nothing is never refused for it.
+    """
     @_builtins.property
     def queues(self) -> _containers.RepeatedCompositeFieldContainer[Global___Queue]:
-        """In any order; parents that exist need not be among them."""
+        """In any order; parents that exist need not be among them. All changes together must fit one transaction: about 3,000
+        queues, more if little is set in them.
+        """
 
     @_builtins.property
     def moves(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueMove]:
@@ -824,12 +835,15 @@ class ApplyQueuesRequest(_message.Message):
         prune: _builtins.bool = ...,
         prune_root: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
+        expected_revision: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "expected_revision", b"expected_revision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "moves", b"moves", "prune", b"prune", "prune_root", b"prune_root", "queues", b"queues", "request_id", b"request_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision", "dry_run", b"dry_run", "expected_revision", b"expected_revision", "moves", b"moves", "prune", b"prune", "prune_root", b"prune_root", "queues", b"queues", "request_id", b"request_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__expected_revision: _TypeAlias = _typing.Literal["expected_revision"]  # noqa: Y015
+    _WhichOneofArgType__expected_revision: _TypeAlias = _typing.Literal["_expected_revision", b"_expected_revision"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__expected_revision) -> _WhichOneofReturnType__expected_revision | None: ...
 
 Global___ApplyQueuesRequest: _TypeAlias = ApplyQueuesRequest  # noqa: Y015
 
@@ -866,6 +880,11 @@ class ApplyQueuesResponse(_message.Message):
     CHANGES_FIELD_NUMBER: _builtins.int
     FORECAST_FIELD_NUMBER: _builtins.int
     INBOX_POSITION_FIELD_NUMBER: _builtins.int
+    TREE_REVISION_FIELD_NUMBER: _builtins.int
+    tree_revision: _builtins.int
+    """Of the whole tree: the one that this change made, or on a dry run and when nothing changed, the one it was compared
+    with. 0: not known any more.
+    """
     @_builtins.property
     def changes(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueChange]: ...
     @_builtins.property
@@ -880,10 +899,11 @@ class ApplyQueuesResponse(_message.Message):
         changes: _abc.Iterable[Global___QueueChange] | None = ...,
         forecast: Global___TreeForecast | None = ...,
         inbox_position: _job_pb2.InboxPosition | None = ...,
+        tree_revision: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["forecast", b"forecast", "inbox_position", b"inbox_position"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "forecast", b"forecast", "inbox_position", b"inbox_position"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["changes", b"changes", "forecast", b"forecast", "inbox_position", b"inbox_position", "tree_revision", b"tree_revision"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
