@@ -108,6 +108,14 @@ def test_preemption_goes_by_the_actions_of_the_scheduler(actions, preemption):
     ]
 
 
+def test_a_maximum_of_nothing_at_all_is_none_for_yunikorn():
+    some = {"name": "a", "resources": {"max": {"vcore": 0, "memory": 1}}}
+    made, notes = imported("yunikorn", partition(some, {"name": "b", "resources": {"max": {"vcore": 0}}}))
+    assert made["a"]["limit"] == {"cpu": "0", "memory": "1"}
+    assert "limit" not in made["b"]
+    assert notes == ["queue root.b: resources.max is left out: where all of it is 0, YuniKorn takes none for set"]
+
+
 def test_labels_stay():
     labelled = queue("a", {})
     labelled["metadata"]["labels"] = {"team": "x", "on": True}

@@ -355,3 +355,10 @@ def test_a_mistake_is_one_sentence(system, text, says):
     with pytest.raises(CliError) as caught:
         SYSTEMS[system](text, "file.yaml")
     assert says in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "partitions: [{name: p, queues: &q [{name: a, queues: *q}]}]"])
+def test_what_never_ends_is_refused(tmp_path, text):
+    (tmp_path / "deep.yaml").write_text(text)
+    with pytest.raises(CliError, match="nested too deeply"):
+        importing.run("yunikorn", str(tmp_path / "deep.yaml"), "")

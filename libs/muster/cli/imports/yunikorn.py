@@ -206,7 +206,11 @@ def _amounts(imported: Imported, queue: queue_pb2.Queue, given: Mapping[str, Any
     stated = section(given.get("resources"), f"{subject}: resources")
     guaranteed = imported.amounts(subject, "resources.guaranteed", stated.get("guaranteed"), RESOURCES)
     put(queue.guaranteed, {resource: own for resource, own in guaranteed.items() if own})
-    put(queue.limit, imported.amounts(subject, "resources.max", stated.get("max"), RESOURCES))
+    most = imported.amounts(subject, "resources.max", stated.get("max"), RESOURCES)
+    if any(most.values()):
+        put(queue.limit, most)
+    elif most:
+        imported.note(subject, "resources.max is left out: where all of it is 0, YuniKorn takes none for set")
     for at, limit in enumerate(entries(given.get("limits"), f"{subject}: limits")):
         _limit(imported, queue, limit, (subject, f"limits[{at}]"))
 
