@@ -150,8 +150,9 @@ def _settings(imported: Imported, given: Mapping[str, Any], subject: str, fields
     imported.settings(subject, given, fields)
     own = section(given.get("properties"), f"{subject}: properties")
     properties = {str(key): str(value).lower() for key, value in own.items()}
-    for key in VALUES.keys() & properties.keys():
-        one_of(VALUES[key], properties[key], f"{subject}: properties.{key}")
+    for key, known in VALUES.items():
+        if key in properties:
+            one_of(known, properties[key], f"{subject}: properties.{key}")
     return properties
 
 
