@@ -20,7 +20,10 @@ def run(system: str, file: str, out: str) -> None:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}", Exit.USAGE) from None
-    found = reader(text, file)
+    try:
+        found = reader(text, file)
+    except RecursionError:
+        raise CliError(f"{file} is nested too deeply, or an alias in it contains itself", Exit.USAGE) from None
     written = queuefile.dump(found.queues)
     if found.classes:
         written = classfile.dump(found.classes) + written

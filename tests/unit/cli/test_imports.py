@@ -31,7 +31,8 @@ items:
     queueingStrategy: StrictFIFO
     stopPolicy: Hold
     fairSharing: {weight: "0.5"}
-    preemption: {withinClusterQueue: LowerPriority, reclaimWithinCohort: Any, borrowWithinCohort: {policy: Never}}
+    preemption: {withinClusterQueue: LowerPriority, reclaimWithinCohort: Any,
+                 borrowWithinCohort: {policy: LowerPriority}}
     resourceGroups:
     - coveredResources: [cpu, nvidia.com/gpu]
       flavors:
@@ -152,19 +153,16 @@ def test_kueue():
     data, notes = imported("kueue", KUEUE)
     assert data == {
         "alone": {
-            "weight": 1000,
             "ordering": "FAIR",
             "preemption": "NEVER",
             "guaranteed": {"memory": "16Gi"},
             "limit": {"memory": "16Gi"},
         },
         "org": {
-            "weight": 1000,
             "guaranteed": {"cpu": "11.5", "nvidia.com/gpu": "8"},
             "limit": {"cpu": "11.5", "nvidia.com/gpu": "8"},  # there is nobody above to borrow from
             "queues": {
                 "team-a": {
-                    "weight": 500,
                     "preemption": "ANY",
                     "state": "STOPPED",
                     "guaranteed": {"cpu": "11.5", "nvidia.com/gpu": "8"},
@@ -176,11 +174,11 @@ def test_kueue():
     }
     told = "\n".join(notes)
     for part in (
-        "weights: are multiplied by 1000",
+        'weights below "org": are whole numbers here, in the same proportion: ClusterQueue team.a 0.5 -> 1',
         'ClusterQueue team.a: is named "team-a" here',
         "StrictFIFO",
         "one setting here: ANY",
-        "borrowWithinCohort has no counterpart",
+        "spec.preemption.borrowWithinCohort.policy has no counterpart",
         "ClusterQueue alone: admissionMode UsageBasedAdmissionFairSharing: fair between namespaces",
         "flavors on-demand, spot are added up",
         'LocalQueue ml/main: needs none: jobs of the namespace name queue "org/team-a"',
@@ -189,8 +187,8 @@ def test_kueue():
         "LocalQueue ml/main: fairSharing.weight 2 is left out",
         "WorkloadPriorityClass high: has the value 2 and is left out",
         'PriorityClass High.or.so: is named "high-or-so" here',
-        "PriorityClass High.or.so: globalDefault is left out",
-        "PriorityClass High.or.so: preemptionPolicy Never is left out",
+        "PriorityClass High.or.so: globalDefault has no counterpart",
+        "PriorityClass High.or.so: preemptionPolicy has no counterpart",
         "PriorityClass system-node-critical: is Kubernetes' own and left out",
     ):
         assert part in told
@@ -232,9 +230,9 @@ def test_volcano():
     }
     told = "\n".join(notes)
     assert "Queue child: reclaimable false" in told
-    assert "Queue child: affinity has no counterpart" in told
-    assert "Queue root: is the tree itself" in told
-    assert "Queue child: type has no counterpart" in told
+    assert "Queue child: spec.affinity.x is no setting" in told
+    assert "Queue root: spec.capability has no counterpart" in told
+    assert "Queue child: spec.type has no counterpart" in told
     assert "PodGroup pg: has no counterpart" in told
     assert "Queue dept: annotation volcano.sh/hierarchy root/dept is left out" in told
     assert "Queue dept: annotation volcano.sh/hierarchy-weights 1/2 is left out" in told
@@ -245,8 +243,6 @@ def test_yunikorn():
     assert data == {
         "prod": {
             "priority": 5,
-            "ordering": "FAIR",
-            "preemption": "NEVER",
             "guaranteed": {"cpu": "10", "memory": "9765625Ki"},
             "limit": {"cpu": "20", "memory": "19531250Ki"},
             "per_user": {"running_jobs": 3, "resources": {"cpu": "0.5"}},
@@ -256,7 +252,7 @@ def test_yunikorn():
     told = "\n".join(notes)
     for part in (
         "placementrules has no counterpart",
-        "the limit for ann has no counterpart",
+        "limits[1] for user ann has no counterpart",
         "maxapplications has no counterpart",
         "stateaware has no counterpart",
         'is named "batch-jobs" here',
@@ -319,31 +315,39 @@ def test_what_contradicts_itself_is_mended_and_told():
         ("yunikorn", "partitions: []", "holds no YuniKorn partitions"),
         ("kueue", "a: [", "is not YAML"),
         ("volcano", VOLCANO.replace("cpu: 10", "cpu: many"), "is not a quantity"),
-        ("volcano", VOLCANO.replace("weight: 3", "weight: many"), "Queue child: weight: must be a whole number"),
-        ("volcano", VOLCANO.replace("weight: 3", "weight: -1"), "Queue child: weight: -1 is not between 0 and"),
+        ("volcano", VOLCANO.replace("weight: 3", "weight: many"), "Queue child: spec.weight: must be a whole number"),
+        ("volcano", VOLCANO.replace("weight: 3", "weight: -1"), "Queue child: spec.weight: -1 is not between 0 and"),
         ("volcano", VOLCANO.replace("{weight: 2}", "[]"), "Queue dept: spec: must be a mapping, not []"),
         (
             "kueue",
             KUEUE.replace("stopPolicy: Hold\n", "stopPolicy: Halt\n"),
-            "team.a: stopPolicy: must be one of None,",
+            "team.a: spec.stopPolicy: must be one of None,",
         ),
         (
             "kueue",
             KUEUE.replace("reclaimWithinCohort: Any", "reclaimWithinCohort: Some"),
-            "team.a: preemption.reclaimWithinCohort: must be one of Never,",
+            "team.a: spec.preemption.reclaimWithinCohort: must be one of Never,",
         ),
-        ("kueue", KUEUE.replace("{name: nvidia.com/gpu, n", "{n"), "team.a: flavor on-demand: a resource has no name"),
-        ("kueue", KUEUE.replace('"0.5"', "NaN"), "team.a: fairSharing.weight: 'NaN' is not a number from 0 on"),
+        (
+            "kueue",
+            KUEUE.replace("{name: nvidia.com/gpu, n", "{n"),
+            "team.a: spec.resourceGroups[0].flavors[0].resources[1]: has no name",
+        ),
+        ("kueue", KUEUE.replace('"0.5"', "NaN"), "team.a: spec.fairSharing.weight: 'NaN' is not a number from 0 on"),
         (
             "yunikorn",
             YUNIKORN.replace('"5"', "high"),
-            "queue prod: priority.offset: must be a whole number, not 'high'",
+            "queue root.prod: properties.priority.offset: must be a whole number, not 'high'",
         ),
-        ("yunikorn", YUNIKORN.replace("users: [ann]", "users: ann"), "queue prod: limits.users: must be a list"),
+        (
+            "yunikorn",
+            YUNIKORN.replace("users: [ann]", "users: ann"),
+            "queue root.prod: limits[1].users: must be a list",
+        ),
         (
             "yunikorn",
             YUNIKORN.replace("maxapplications: 3", "maxapplications: -3"),
-            "limits.maxapplications: -3 is not",
+            "limits[0].maxapplications: -3 is not",
         ),
     ],
 )
@@ -351,3 +355,10 @@ def test_a_mistake_is_one_sentence(system, text, says):
     with pytest.raises(CliError) as caught:
         SYSTEMS[system](text, "file.yaml")
     assert says in caught.value.message
+
+
+@pytest.mark.parametrize("text", ["[" * 5000, "partitions: [{name: p, queues: &q [{name: a, queues: *q}]}]"])
+def test_what_never_ends_is_refused(tmp_path, text):
+    (tmp_path / "deep.yaml").write_text(text)
+    with pytest.raises(CliError, match="nested too deeply"):
+        importing.run("yunikorn", str(tmp_path / "deep.yaml"), "")

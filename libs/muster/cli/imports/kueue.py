@@ -10,28 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal, InvalidOperation
+from difflib import get_close_matches
 from typing import Any, Final
 
 from muster.api.v1 import queue_pb2
 from muster.cli.errors import CliError, Exit
-from muster.cli.imports.tree import (
-    PRIORITY_CLASSES,
-    WEIGHTS,
-    Imported,
-    Totals,
-    amounts,
-    beside_queues,
+from muster.cli.imports import weights
+from muster.cli.imports.reading import (
+    Each,
+    Fields,
+    Lost,
     documents,
     entries,
     fail,
+    fraction,
     name_of,
     one_of,
-    put,
     section,
     spec_of,
-    whole,
 )
+from muster.cli.imports.tree import OBJECT, Imported, Totals, amount, put
 
 GROUP: Final = "kueue.x-k8s.io/"
 STATES: Final = {
@@ -39,17 +37,59 @@ STATES: Final = {
     "Hold": queue_pb2.QUEUE_STATE_STOPPED,
     "HoldAndDrain": queue_pb2.QUEUE_STATE_DRAINING,
 }
-PREEMPTIONS: Final = {
+ACROSS: Final = {
+    "Never": queue_pb2.QUEUE_PREEMPTION_NEVER,
+    "LowerPriority": queue_pb2.QUEUE_PREEMPTION_LOWER_PRIORITY,
+    "Any": queue_pb2.QUEUE_PREEMPTION_ANY,
+}
+WITHIN: Final = {
     "Never": queue_pb2.QUEUE_PREEMPTION_NEVER,
     "LowerPriority": queue_pb2.QUEUE_PREEMPTION_LOWER_PRIORITY,
     "LowerOrNewerEqualPriority": queue_pb2.QUEUE_PREEMPTION_ANY,
-    "Any": queue_pb2.QUEUE_PREEMPTION_ANY,
 }
+STRATEGIES: Final = {"BestEffortFIFO": False, "StrictFIFO": True}  # whether a blocked first job blocks
 BY_USAGE: Final = "UsageBasedAdmissionFairSharing"
-QUEUE_KEYS: Final = ("admissionScope", "cohort", "cohortName", "resourceGroups", "fairSharing", "preemption",
-                     "queueingStrategy", "stopPolicy")  # fmt: skip
-COHORT_KEYS: Final = ("parent", "parentName", "resourceGroups", "fairSharing")
-LOCAL_KEYS: Final = ("clusterQueue",)
+MODES: Final = {BY_USAGE: True, "NoAdmissionFairSharing": False}
+
+NO_FLAVORS: Final = "quotas here are not by flavor"
+QUOTA: Final[Fields] = {"name": None, "nominalQuota": None, "borrowingLimit": None, "lendingLimit": None}
+GROUPS: Final = Each({"coveredResources": None, "flavors": Each({"name": None, "resources": Each(QUOTA)})})
+FAIR: Final[Fields] = {"weight": None}
+COHORT: Final[Fields] = {"parent": None, "parentName": None, "resourceGroups": GROUPS, "fairSharing": FAIR}
+CLUSTER_QUEUE: Final[Fields] = {
+    "cohort": None,
+    "cohortName": None,
+    "resourceGroups": GROUPS,
+    "fairSharing": FAIR,
+    "queueingStrategy": None,
+    "stopPolicy": None,
+    "admissionScope": {"admissionMode": None},
+    "namespaceSelector": Lost("jobs of every namespace can name the queue"),
+    "preemption": {
+        "withinClusterQueue": None,
+        "reclaimWithinCohort": None,
+        "borrowWithinCohort": {
+            "policy": Lost("who borrows takes back what the queue is entitled to, nothing else", usual=("Never",)),
+            "maxPriorityThreshold": Lost(),
+        },
+    },
+    "flavorFungibility": {
+        "whenCanBorrow": Lost(NO_FLAVORS, usual=("MayStopSearch", "Borrow")),
+        "whenCanPreempt": Lost(NO_FLAVORS, usual=("TryNextFlavor",)),
+        "preference": Lost(NO_FLAVORS, usual=("BorrowingOverPreemption",)),
+    },
+    "admissionChecks": Lost("a job starts as soon as it has its place"),
+    "admissionChecksStrategy": Lost("a job starts as soon as it has its place"),
+    "concurrentAdmissionPolicy": Lost(NO_FLAVORS),
+}
+LOCAL_QUEUE: Final[Fields] = {"clusterQueue": None, "stopPolicy": None, "fairSharing": FAIR}
+FLAVOR: Final[Fields] = {
+    "nodeLabels": Lost("a job that needs such nodes selects them (nodeSelector)"),
+    "nodeTaints": Lost("the taints of the nodes themselves count"),
+    "tolerations": Lost("a job states what it tolerates"),
+    "topologyName": Lost("the levels are labels of the nodes, and a job says what it needs (topology)"),
+}
+SPECS: Final = {"ResourceFlavor": FLAVOR, "LocalQueue": LOCAL_QUEUE, "ClusterQueue": CLUSTER_QUEUE, "Cohort": COHORT}
 
 Quota = dict[tuple[str, str], int]  # (flavor, resource) -> canonical units
 
@@ -60,46 +100,58 @@ class Node:
 
     subject: str
     parent: str  # the name of a cohort, or ""
-    spec: Mapping[str, Any] = field(default_factory=dict)
+    document: Mapping[str, Any] = field(default_factory=dict)
     nominal: Quota = field(default_factory=dict)
     borrowing: Quota = field(default_factory=dict)
     lending: Quota = field(default_factory=dict)
     together: Quota = field(default_factory=dict)  # nominal, and all of it below
 
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        return spec_of(self.document)
+
 
 def read(text: str, source: str) -> Imported:
     """Raises CliError."""
+    imported = Imported()
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for document in documents(text, source):
-        ours = str(document.get("apiVersion", "")).startswith(GROUP)
-        if ours or document.get("kind") in PRIORITY_CLASSES:
-            by_kind.setdefault(str(document.get("kind")), []).append(document)
+        kind = str(document.get("kind"))
+        ours = str(document.get("apiVersion", "")).startswith(GROUP) or kind not in SPECS
+        by_kind.setdefault(kind if ours else "", []).append(document)
     if not by_kind.get("ClusterQueue") and not by_kind.get("Cohort"):
         raise CliError(f"{source} holds no Kueue ClusterQueue and no Cohort", Exit.USAGE)
-    imported = Imported()
-    cohorts = _nodes(by_kind.get("Cohort", []), source)
-    queues = _nodes(by_kind.get("ClusterQueue", []), source)
+    cohorts = _nodes(imported, by_kind.pop("Cohort", []), source)
+    queues = _nodes(imported, by_kind.pop("ClusterQueue", []), source)
     for node in [*cohorts.values(), *queues.values()]:
         if node.parent:
             cohorts.setdefault(node.parent, Node(f"Cohort {node.parent}", ""))
     paths = _tree(imported, cohorts, queues)
-    for local in by_kind.get("LocalQueue", []):
+    for local in by_kind.pop("LocalQueue", []):
         _local(imported, local, paths, source)
-    for kind in sorted(by_kind.keys() - {"ClusterQueue", "Cohort", "LocalQueue"}):
+    for kind in sorted(by_kind):
         for document in by_kind[kind]:
-            beside_queues(imported, document, source)
+            imported.beside(document, source)
+            if kind in SPECS:
+                _settings(imported, f"{kind} {name_of(document, source)}", document, SPECS[kind])
     imported.finish()
     return imported
 
 
-def _nodes(found: list[dict[str, Any]], source: str) -> dict[str, Node]:
+def _settings(imported: Imported, subject: str, document: Mapping[str, Any], spec: Fields) -> None:
+    imported.settings(subject, document, OBJECT)
+    imported.settings(subject, spec_of(document), spec, "spec")
+
+
+def _nodes(imported: Imported, found: list[dict[str, Any]], source: str) -> dict[str, Node]:
     nodes: dict[str, Node] = {}
     for document in found:
-        name, spec = name_of(document, source), spec_of(document)
-        node = Node(f"{document['kind']} {name}", _parent(spec), spec)
-        _read_quota(node)
+        name, spec, kind = name_of(document, source), spec_of(document), document["kind"]
+        node = Node(f"{kind} {name}", _parent(spec), document)
         if name in nodes:
             fail(source, f"two definitions are named {node.subject}")
+        _settings(imported, node.subject, document, SPECS[kind])
+        _read_quota(imported, node)
         nodes[name] = node
     return nodes
 
@@ -109,24 +161,38 @@ def _tree(imported: Imported, cohorts: dict[str, Node], queues: dict[str, Node])
     chains = {name: _chain(cohorts, name) for name in cohorts}
     for node in [*cohorts.values(), *queues.values()]:
         for each in [node, *(cohorts[name] for name in chains.get(node.parent, []))]:
-            for key, amount in node.nominal.items():
-                each.together[key] = each.together.get(key, 0) + amount
-    scale = _scale(imported, [*cohorts.values(), *queues.values()])
+            for key, most in node.nominal.items():
+                each.together[key] = each.together.get(key, 0) + most
     places = {
         name: "/".join(imported.name(cohorts[each].subject, each) for each in reversed(chain))
         for name, chain in chains.items()
     }
+    siblings: dict[str, list[weights.Sibling]] = {}
     for name, node in cohorts.items():
-        _shares(imported, imported.add(places[name]), node, scale)
-        imported.unknown(node.subject, node.spec, COHORT_KEYS)
+        siblings.setdefault(node.parent, []).append(_queue(imported, places[name], node))
     paths = {}
+    covered = {resource for node in queues.values() for _, resource in node.nominal}
     for name, node in queues.items():
         own = imported.name(node.subject, name)
         paths[name] = f"{places[node.parent]}/{own}" if node.parent else own
-        queue = imported.add(paths[name])
-        _shares(imported, queue, node, scale)
-        _policies(imported, queue, node)
+        made = _queue(imported, paths[name], node)
+        siblings.setdefault(node.parent, []).append(made)
+        _policies(imported, made[1], node)
+        if missing := sorted(covered - {resource for _, resource in node.nominal}):
+            have = f"has no quota for {', '.join(missing)}: Kueue lets it use none, here only a limit of 0 would"
+            imported.note(node.subject, have)
+    for group in siblings.values():
+        weights.settle(imported, group)
     return paths
+
+
+def _queue(imported: Imported, path: str, node: Node) -> weights.Sibling:
+    queue = imported.add(path, node.subject)
+    imported.labels(queue, node.document, node.subject)
+    _shares(imported, queue, node)
+    where = f"{node.subject}: spec.fairSharing"
+    weight = section(node.spec.get("fairSharing"), where).get("weight")
+    return node.subject, queue, None if weight is None else fraction(weight, f"{where}.weight")
 
 
 def _chain(cohorts: Mapping[str, Node], name: str) -> list[str]:
@@ -143,27 +209,36 @@ def _parent(spec: Mapping[str, Any]) -> str:
     return str(next((spec[key] for key in ("cohortName", "cohort", "parentName", "parent") if spec.get(key)), ""))
 
 
-def _read_quota(node: Node) -> None:
-    for group in entries(node.spec.get("resourceGroups"), f"{node.subject}: resourceGroups"):
-        for flavor in entries(group.get("flavors"), f"{node.subject}: flavors"):
-            where = f"{node.subject}: flavor {flavor.get('name')}"
-            for entry in entries(flavor.get("resources"), f"{where}: resources"):
-                name = entry.get("name")
-                if not name:
-                    fail(where, "a resource has no name")
-                key = (str(flavor.get("name")), str(name))
-                node.nominal[key] = _amount(entry.get("nominalQuota", 0), name, where)
-                for table, stated in ((node.borrowing, "borrowingLimit"), (node.lending, "lendingLimit")):
-                    if entry.get(stated) is not None:
-                        table[key] = _amount(entry[stated], name, where)
+def _read_quota(imported: Imported, node: Node) -> None:
+    for at_group, group in enumerate(entries(node.spec.get("resourceGroups"), f"{node.subject}: spec.resourceGroups")):
+        path = f"spec.resourceGroups[{at_group}].flavors"
+        for at_flavor, flavor in enumerate(entries(group.get("flavors"), f"{node.subject}: {path}")):
+            inner = f"{path}[{at_flavor}].resources"
+            for at, entry in enumerate(entries(flavor.get("resources"), f"{node.subject}: {inner}")):
+                _read_entry(imported, node, str(flavor.get("name")), entry, f"{inner}[{at}]")
 
 
-def _amount(value: Any, resource: str, where: str) -> int:
-    return amounts({resource: value}, where)[resource]
+def _read_entry(imported: Imported, node: Node, flavor: str, entry: Mapping[str, Any], path: str) -> None:
+    """The quota of one resource of one flavor. One that states none is a mistake: 0 would stop its queue."""
+    where = f"{node.subject}: {path}"
+    for needed in ("name", "nominalQuota"):
+        if entry.get(needed) in (None, ""):
+            near = get_close_matches(needed, [str(key) for key in entry if key not in QUOTA], 1)
+            fail(where, f"has no {needed}" + (f' (is "{near[0]}" meant to be it?)' if near else ""))
+    name = str(entry["name"])
+    if not imported.resource(node.subject, path, name):
+        return
+    key = (flavor, name)
+    if key in node.nominal:
+        fail(where, f"{name} of flavor {flavor} is there twice")
+    node.nominal[key] = amount(name, entry["nominalQuota"], f"{where}.nominalQuota")
+    for table, stated in ((node.borrowing, "borrowingLimit"), (node.lending, "lendingLimit")):
+        if entry.get(stated) is not None:
+            table[key] = amount(name, entry[stated], f"{where}.{stated}")
 
 
-def _shares(imported: Imported, queue: queue_pb2.Queue, node: Node, scale: int) -> None:
-    """Guarantee, limit, lending limit and weight."""
+def _shares(imported: Imported, queue: queue_pb2.Queue, node: Node) -> None:
+    """Guarantee, limit and lending limit."""
     flavors = {flavor: None for flavor, _ in node.nominal}
     if len(flavors) > 1:
         named = ", ".join(flavors)
@@ -172,52 +247,46 @@ def _shares(imported: Imported, queue: queue_pb2.Queue, node: Node, scale: int) 
     quota: Totals = {}
     most: dict[str, int | None] = {}
     lent: Totals = {}
-    for key, amount in node.together.items():
+    for key, nominal in node.together.items():
         resource = key[1]
         more = node.borrowing.get(key, None if node.parent else 0)
         before = most.get(resource, 0)
-        quota[resource] = quota.get(resource, 0) + amount
-        most[resource] = None if before is None or more is None else before + amount + more
-        lent[resource] = lent.get(resource, 0) + min(amount, node.lending.get(key, amount))
-    put(queue.guaranteed, {resource: amount for resource, amount in quota.items() if amount})
-    put(queue.limit, {resource: amount for resource, amount in most.items() if amount is not None})
-    put(queue.lending_limit, {resource: amount for resource, amount in lent.items() if amount != quota[resource]})
+        quota[resource] = quota.get(resource, 0) + nominal
+        most[resource] = None if before is None or more is None else before + nominal + more
+        lent[resource] = lent.get(resource, 0) + min(nominal, node.lending.get(key, nominal))
+    put(queue.guaranteed, {resource: own for resource, own in quota.items() if own})
+    put(queue.limit, {resource: own for resource, own in most.items() if own is not None})
+    put(queue.lending_limit, {resource: own for resource, own in lent.items() if own != quota[resource]})
     if not node.parent and node.borrowing:
         imported.note(node.subject, "borrowingLimit: there is nobody above to borrow from, it is added to the limit")
-    weight = _weight(node)
-    if weight is not None or scale != 1:
-        scaled = int((Decimal(1) if weight is None else weight) * scale)
-        queue.weight = whole(max(scaled, 1 if weight else 0), f"{node.subject}: fairSharing.weight", WEIGHTS)
 
 
 def _policies(imported: Imported, queue: queue_pb2.Queue, node: Node) -> None:
     """State, order and preemption of a ClusterQueue."""
     spec, subject = node.spec, node.subject
-    imported.unknown(subject, spec, QUEUE_KEYS)
-    state = one_of(STATES, spec.get("stopPolicy") or "None", f"{subject}: stopPolicy")
+    state = one_of(STATES, spec.get("stopPolicy") or "None", f"{subject}: spec.stopPolicy")
     if state != queue_pb2.QUEUE_STATE_OPEN:
         queue.state = state
-    if spec.get("queueingStrategy") == "StrictFIFO":
+    if one_of(STRATEGIES, spec.get("queueingStrategy") or "BestEffortFIFO", f"{subject}: spec.queueingStrategy"):
         imported.note(subject, "queueingStrategy StrictFIFO: a blocked first job does not stop the jobs behind it here")
-    mode = section(spec.get("admissionScope"), f"{subject}: admissionScope").get("admissionMode")
-    if mode == BY_USAGE:
+    mode = section(spec.get("admissionScope"), f"{subject}: spec.admissionScope").get("admissionMode")
+    if mode and one_of(MODES, mode, f"{subject}: spec.admissionScope.admissionMode"):
         queue.ordering = queue_pb2.QUEUE_ORDERING_FAIR
         imported.note(
             subject,
             f"admissionMode {mode}: fair between namespaces by what they use now; past usage (half_life) "
             "counts between queues",
         )
-    elif mode:
-        imported.note(subject, f"admissionMode {mode} has no counterpart and is left out")
-    given = section(spec.get("preemption"), f"{subject}: preemption")
+    given = section(spec.get("preemption"), f"{subject}: spec.preemption")
     within, reclaim = (given.get(key) or "Never" for key in ("withinClusterQueue", "reclaimWithinCohort"))
-    inside = one_of(PREEMPTIONS, within, f"{subject}: preemption.withinClusterQueue")
-    across = one_of(PREEMPTIONS, reclaim, f"{subject}: preemption.reclaimWithinCohort")
+    inside = one_of(WITHIN, within, f"{subject}: spec.preemption.withinClusterQueue")
+    across = one_of(ACROSS, reclaim, f"{subject}: spec.preemption.reclaimWithinCohort")
     queue.preemption = max(inside, across)
     if inside != across:
         chosen = queue_pb2.QueuePreemption.Name(queue.preemption).removeprefix("QUEUE_PREEMPTION_")
         imported.note(subject, f"preemption within ({within}) and reclaim ({reclaim}) are one setting here: {chosen}")
-    imported.unknown(subject, given, ("withinClusterQueue", "reclaimWithinCohort"))
+    if spec.get("namespaceSelector") is None:
+        imported.note(subject, "namespaceSelector is absent, so no namespace could use it; here all can (state CLOSED)")
 
 
 def _local(imported: Imported, local: Mapping[str, Any], paths: Mapping[str, str], source: str) -> None:
@@ -226,34 +295,13 @@ def _local(imported: Imported, local: Mapping[str, Any], paths: Mapping[str, str
     target = str(spec.get("clusterQueue", ""))
     namespace = section(local.get("metadata"), "metadata").get("namespace", "default")
     subject = f"LocalQueue {namespace}/{name_of(local, source)}"
-    imported.note(subject, f'needs none: jobs of the namespace name queue "{paths.get(target, target)}"')
-    if spec.get("stopPolicy", "None") != "None":
+    _settings(imported, subject, local, LOCAL_QUEUE)
+    if target in paths:
+        imported.note(subject, f'needs none: jobs of the namespace name queue "{paths[target]}"')
+    else:
+        imported.note(subject, f'is left out: its ClusterQueue "{target}" is not in the file')
+    if one_of(STATES, spec.get("stopPolicy") or "None", f"{subject}: spec.stopPolicy") != queue_pb2.QUEUE_STATE_OPEN:
         have = f"stopPolicy {spec['stopPolicy']} is left out: a queue stops for all namespaces (state STOPPED)"
         imported.note(subject, have)
-    if weight := section(spec.get("fairSharing"), f"{subject}: fairSharing").get("weight"):
+    if weight := section(spec.get("fairSharing"), f"{subject}: spec.fairSharing").get("weight"):
         imported.note(subject, f"fairSharing.weight {weight} is left out: with ordering FAIR all namespaces are alike")
-    imported.unknown(subject, spec, (*LOCAL_KEYS, "stopPolicy", "fairSharing"))
-
-
-def _weight(node: Node) -> Decimal | None:
-    where = f"{node.subject}: fairSharing"
-    stated = section(node.spec.get("fairSharing"), where).get("weight")
-    if stated is None:
-        return None
-    text = str(stated)
-    try:
-        weight = Decimal(text[:-1]) / 1000 if text.endswith("m") else Decimal(text)
-    except InvalidOperation:
-        fail(f"{where}.weight", f"{text!r} is not a number")
-    if not weight.is_finite() or weight < 0:
-        fail(f"{where}.weight", f"{text!r} is not a number from 0 on")
-    return weight
-
-
-def _scale(imported: Imported, nodes: list[Node]) -> int:
-    """By what all weights are multiplied so that they are whole."""
-    weights = [_weight(node) for node in nodes]
-    if all(weight is None or weight == int(weight) for weight in weights):
-        return 1
-    imported.note("weights", "are multiplied by 1000: they are whole numbers here")
-    return 1000
