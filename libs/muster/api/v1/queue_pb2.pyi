@@ -1281,7 +1281,9 @@ class ResourceShare(_message.Message):
     borrowed: _builtins.str
     """Usage above the entitlement."""
     lent: _builtins.str
-    """Of the guarantee: not used, and used by others."""
+    """Of the guarantee: not used, and in use by others, who would have to give it back if all guarantees were used. Nothing
+    as long as there is room beside the guarantees; siblings together never more than what is used beyond guarantees.
+    """
     withheld: _builtins.str
     """Of the guarantee: not used, and not lent because of the lending limit."""
     pending: _builtins.str
