@@ -273,6 +273,7 @@ def _life(job: Job) -> list[tuple[float, str]]:
         steps.append((show.seconds_of(attempt.place_time), f"Placed (epoch {attempt.epoch})"))
         if at := show.seconds_of(attempt.start_time):
             steps.append((at, "Running"))
+        steps += [(show.seconds_of(resize.time), _resized(resize)) for resize in attempt.resizes]
         ended = show.seconds_of(attempt.end_time)
         if ended and attempt.reason and not (job.finished and attempt is status.attempts[-1]):
             said = f": {attempt.message}" if attempt.message else ""
@@ -283,10 +284,21 @@ def _life(job: Job) -> list[tuple[float, str]]:
     return sorted((step for step in steps if step[0]), key=lambda step: step[0])
 
 
+def _resized(resize: job_pb2.Resize) -> str:
+    count = abs(resize.replicas)
+    pods = "1 replica" if count == 1 else f"{count} replicas"
+    if resize.replicas > 0:
+        return f"grown by {pods}"
+    said = f": {resize.message}" if resize.message else ""
+    return f"shrunk by {pods} ({reason_text(resize.reason)}{said})"
+
+
 def _replica_row(replica: job_pb2.Replica) -> list[str]:
     devices = ",".join(str(device) for device in replica.devices) or show.NOTHING
     pod = f" {replica.pod or f'{replica.task}-{replica.index}'}"
     phase = phase_text(replica.phase)
+    if left := reason_text(replica.left_reason):
+        phase += f" ({left})"
     return [pod, replica.cluster, replica.node, devices, phase, str(replica.exit_code) if replica.exit_code else ""]
 
 

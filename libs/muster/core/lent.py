@@ -1,4 +1,4 @@
-"""How much of its guarantee each queue has lent: what it does not use, and could not, if all did, without taking it back.
+"""How much of its guarantee each queue has lent: what it does not use, and could not without somebody giving it back.
 
 Of the children of one queue (of the roots, in the cell) and one resource, in integers:
 
@@ -7,7 +7,7 @@ Of the children of one queue (of the roots, in the cell) and one resource, in in
     pool        = what these queues can use together without anybody outside giving something back
     lent in all = min(max(sum of used(i) + sum of unused(i) - pool, 0), excess + lent by their parent)
 
-With the capacity as the pool this is what is used beyond guarantees less what is free of anybody's guarantee, so nothing
+With the capacity as the pool this is what is used beyond guarantees less what is free of anybody's guarantee: nothing
 is lent as long as there is room beside all guarantees, and never more than somebody else uses. It is shared out in
 proportion to `unused` less what a lending limit keeps back, by largest remainder, then name. The pool of a queue's
 children is what it uses, its unused guarantee less what of it is lent, and what at its level is free of guarantees,

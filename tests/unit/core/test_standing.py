@@ -17,7 +17,7 @@ def jobs_below(state, queue):
     return waiting, len(live) - len(waiting)
 
 
-@pytest.mark.parametrize("seed", (0, 1, 2, 4))
+@pytest.mark.parametrize("seed", [0, 1, 2, 4])
 def test_what_waits_runs_and_is_lent(world, seed):
     draw = random.Random(seed)
     world.nodes(3, cpu=4000)
