@@ -210,7 +210,7 @@ def describe(path: str, *, address: str, output: Format) -> None:
     if show.is_machine(output):
         show.emit(output, queue.to_dict() | {"shares": show.plain(shares.queues[0])})
         return
-    print("\n".join(portrait(queue, shares.queues[0])))
+    print("\n".join([*portrait(queue, shares.queues[0]), *(f" warning: {told}" for told in shares.warnings)]))
 
 
 def portrait(queue: Queue, shares: queue_pb2.QueueShares) -> list[str]:

@@ -300,9 +300,7 @@ def test_the_cause_of_a_rejection_is_told_while_it_waits_and_after(world):
     world.cell.send(c.PlacementRejected("sim-a", world.id("a"), 1, 0, "NotFound", 'namespaces "ann" not found'))
     world.pods("a", 5)
     told = why(world, "a")
-    assert told.blockers[0].message == (
-        'waits 1 s more after PlacementRejected (NotFound: namespaces "ann" not found)'
-    )
+    assert told.blockers[0].message == ('waits 1 s more after PlacementRejected (NotFound: namespaces "ann" not found)')
     world.nodes(1, cpu=1000)
     assert 'namespaces "ann" not found' in explain(world.state, world.id("a"), world.cell.now_ms + 3600_000).summary
 

@@ -117,7 +117,9 @@ def test_growths_and_shrinks_are_told_and_why_pods_left():
     asked = list(job.leaving)
     assert len(asked) == 2
     world.pods("e", GONE, asked[0])
-    loaded = snapshot.load(codec.decode_snapshot_part(codec.encode_snapshot_part(p)) for p in snapshot.dump(world.state))
+    loaded = snapshot.load(
+        codec.decode_snapshot_part(codec.encode_snapshot_part(p)) for p in snapshot.dump(world.state)
+    )
     for state in (world.state, loaded):
         (now,) = status.full(state, state.jobs[job.id]).status.attempts
         grown, shrunk = now.resizes
