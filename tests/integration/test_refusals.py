@@ -69,7 +69,6 @@ def test_a_name_of_another_namespace_is_told_with_it(at: Path, capfd: pytest.Cap
     assert main.run(["cancel", "ann/n-2"]) == 0
 
 
-
 @pytest.mark.parametrize(
     ("text", "code", "said"),
     [
