@@ -1,4 +1,4 @@
-"""Numbers in sentences for people."""
+"""Numbers in sentences for people: one thing, several things."""
 
 from __future__ import annotations
 
