@@ -10,6 +10,7 @@ from muster.cli import show
 from muster.cli.options import Format
 from muster.cli.session import run, unknown_job
 from muster.client import Client, Explained, Job, NotFound
+from muster.core.words import several
 
 LABEL_WIDTH = 10
 ID_DIGITS = 8
@@ -109,7 +110,7 @@ def _blocker(blocker: query_pb2.Blocker) -> str:
     if blocker.resource and blocker.missing and blocker.missing not in text:
         numbers.append(f"short by {show.amounts({blocker.resource: blocker.missing})}")
     if blocker.nodes and str(blocker.nodes) not in text.replace(",", ""):
-        numbers.append(f"on {blocker.nodes:,} nodes")
+        numbers.append(f"on {several(blocker.nodes, 'node')}")
     if numbers:
         text += f" ({', '.join(numbers)})"
     return f"{text}  [{blocker.rule}]" if blocker.rule else text

@@ -19,6 +19,7 @@ from muster.client.durations import parse_duration_ms
 from muster.client.requests import job_filter
 from muster.client.views import phase_text, reason_text
 from muster.core.limits import PREEMPTIONS_MAX
+from muster.core.words import several
 
 Result = Submitted | ClientError
 NO_TEMPLATE: Final = "no pod template: on a real cluster it holds what it asks for and does nothing, until cancelled"
@@ -285,8 +286,7 @@ def _life(job: Job) -> list[tuple[float, str]]:
 
 
 def _resized(resize: job_pb2.Resize) -> str:
-    count = abs(resize.replicas)
-    pods = "1 replica" if count == 1 else f"{count} replicas"
+    pods = several(abs(resize.replicas), "replica")
     if resize.replicas > 0:
         return f"grown by {pods}"
     said = f": {resize.message}" if resize.message else ""

@@ -309,7 +309,7 @@ def _of_group(group: GroupShortfall, short: Shortfall) -> list[Blocker]:
         if cause in (Cause.BUSY, Cause.SUSPECT):
             continue  # said elsewhere
         name = _KIND_OF.get(cause, cause)
-        message = f"{nodes} nodes are out for {group.name}: {cause}"
+        message = f"{several(nodes, 'node')} {'is' if nodes == 1 else 'are'} out for {group.name}: {cause}"
         found.append(Blocker(_RULE_OF_KIND.get(cause, "G4"), name, group.name, nodes=nodes, message=message))
     return found
 
