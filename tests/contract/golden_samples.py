@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from muster.core import commands as c
 from muster.core import snapshot_parts as sp
 from muster.core import transitions as tr
-from muster.core.attempts import Attempt, PodEnd
+from muster.core.attempts import Attempt, PodEnd, Resize
 from muster.core.model import (
     Allowance,
     GroupPlacement,
@@ -272,6 +272,7 @@ PARTS: Final = (
     replace(HEAD, classes=(PriorityClass("high", 5, (("a", "b"),), 600_000), PriorityClass("low", -5))),
     sp.JobsPart(1, (replace(JOB, suspects_until_ms=1_700_000_000_000),)),
     replace(HEAD, tree_revision=15, tree_changes=(TreeChange(15, POSITION, 7, ("research", "research/vision")),)),
+    sp.JobsPart(1, (replace(JOB, resizes=(Resize(2, 9, grown=3), Resize(2, 12, 0, 2, "Shrunk", "m", OTHER, (1, 2)))),)),
 )
 
 

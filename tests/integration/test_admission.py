@@ -163,7 +163,7 @@ async def test_a_job_runs_as_far_as_placed_and_shows_where(muster: mc.Client) ->
     (replica,) = await muster.replicas("placed")
     assert (replica.task, replica.index, replica.cluster, replica.pod) == ("main", 0, "sim-a", "main-0")
     why = await muster.explain("placed")
-    assert "1 pods on 1 nodes" in why.summary
+    assert "1 pod on 1 node" in why.summary
     await muster.cancel("placed")
 
 

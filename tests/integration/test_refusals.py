@@ -61,6 +61,15 @@ def job(*, name: str = "a", queue: str = "research/vision/a", cpu: str = "1", mo
     return JOB.format(name=name, queue=queue, cpu=cpu, more=more)
 
 
+def test_a_name_of_another_namespace_is_told_with_it(at: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = at / "job.yaml"
+    file.write_text(job(name="n-2") + "namespace: ann\n")
+    assert main.run(["submit", "-f", str(file)]) == 0
+    assert main.run(["get", "n-2"]) == NOT_FOUND
+    assert '(did you mean "ann/n-2"?)' in capfd.readouterr().err
+    assert main.run(["cancel", "ann/n-2"]) == 0
+
+
 @pytest.mark.parametrize(
     ("text", "code", "said"),
     [

@@ -172,3 +172,32 @@ def test_a_cell_is_planned_used_and_accounted_for(cell: Processes, muster: Muste
     code, _, err = muster("queue", "move", "night", "research/vision/x")
     assert code == 3
     assert "has jobs" in err
+
+
+def test_queues_that_are_gone_count_below_the_path_they_had(cell: Processes, muster: Muster) -> None:
+    for path in ("tmp", "tmp/x", "tmp/y"):
+        assert muster("queue", "create", path, "--state", "STOPPED")[0] == 0  # its jobs hold nothing
+    (job,) = submit(cell, "tmp/x", 1)
+    assert muster("cancel", job)[0] == 0
+    until(muster, lambda out: "  Cancelled" in out, "get", job)
+    assert muster("queue", "delete", "tmp/x")[0] == 0
+
+    def counted(path: str) -> dict[str, str]:
+        rows = json.loads(muster("usage", "-q", path, "-o", "json")[1])["rows"]
+        return {row["queue"]: row["submitted"] for row in rows}
+
+    assert counted("tmp") == counted("tmp/x") == {"tmp/x": "1"}
+    assert muster("queue", "delete", "tmp/y")[0] == muster("queue", "delete", "tmp")[0] == 0
+    assert counted("tmp") == {"tmp/x": "1"}
+    assert muster("usage", "-q", "tmq")[0] == Exit.NOT_FOUND
+
+
+def test_guarantees_beyond_what_there_is_are_told(muster: Muster) -> None:
+    warning = "queues are guaranteed 13 cpu together, and there are 12 now"
+    assert muster("queue", "create", "much", "--guaranteed", "cpu=12")[0] == 0
+    assert "warning" not in muster("queue", "describe", "much")[1]
+    assert f"warning  {warning}" in muster("what-if", "queue", "much", "--guaranteed", "cpu=13")[1]
+    assert muster("queue", "update", "much", "--guaranteed", "cpu=13")[0] == 0
+    assert f"warning: {warning}" in muster("queue", "describe", "much")[1]
+    assert warning in muster("doctor")[1]
+    assert muster("queue", "delete", "much")[0] == 0

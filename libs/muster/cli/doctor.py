@@ -37,12 +37,13 @@ CALL_TIMEOUT_S: Final = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """What was looked at, whether it is well, what was seen, and what to do when it is not."""
+    """What was looked at, whether it is well, what was seen, and what to do when it is not, or when it is odd."""
 
     part: str
     ok: bool
     seen: str
     advice: str = ""
+    odd: bool = False  # nothing is wrong, and somebody should know
 
 
 def doctor(*, address: str, nats: str, cell: str, output: Format) -> None:
@@ -58,15 +59,16 @@ def doctor(*, address: str, nats: str, cell: str, output: Format) -> None:
 
 def plain(finding: Finding) -> dict[str, Any]:
     """As data; there is nothing to do about what is well."""
-    return asdict(finding) | ({"advice": ""} if finding.ok else {})
+    return asdict(finding) | ({"advice": ""} if finding.ok and not finding.odd else {})
 
 
 def report(found: list[Finding]) -> list[str]:
-    """One line a finding, the advice below those that are wrong, and a verdict."""
+    """One line a finding, the advice below those that are wrong or odd, and a verdict."""
     lines = []
     for finding in found:
-        lines.append(f" {'ok   ' if finding.ok else 'WRONG'}  {finding.part:<12} {finding.seen}")
-        if not finding.ok and finding.advice:
+        mark = "WRONG" if not finding.ok else "odd" if finding.odd else "ok"
+        lines.append(f" {mark:<5}  {finding.part:<12} {finding.seen}")
+        if finding.advice and (finding.odd or not finding.ok):
             lines.append(f"{'':21}-> {finding.advice}")
     wrong = [finding.part for finding in found if not finding.ok]
     lines.append(f" wrong: {', '.join(dict.fromkeys(wrong))}" if wrong else " everything is well")
@@ -206,6 +208,8 @@ async def _admission(address: str) -> AsyncIterator[Finding]:
         seen = f"{cluster.name}: {cluster.ready_nodes:,} of {cluster.nodes:,} nodes ready"
         seen += "" if cluster.synced else ", not completely listed yet"
         yield Finding("cluster", well, seen, "topology-updater cannot list its nodes: is the API server reachable?")
+    for told in cell.warnings:
+        yield Finding("queues", True, told, "guarantee less, or is a part of the nodes missing?", odd=True)
 
 
 # --- what `muster up` started on this machine -----------------------------------------------------------------------

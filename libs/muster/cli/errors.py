@@ -63,10 +63,15 @@ def exit_code_of(status: str) -> Exit:
     return _BY_STATUS.get(status, Exit.REFUSED)
 
 
+def closest(name: str, known: Iterable[str]) -> str:
+    """The known name that is nearest; empty when none is near."""
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)), "")
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """` (did you mean "x"?)`, or nothing when no known name is near."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
-    return f' (did you mean "{found[0]}"?)' if found else ""
+    found = closest(name, known)
+    return f' (did you mean "{found}"?)' if found else ""
 
 
 def from_client(error: Any, address: str) -> CliError:

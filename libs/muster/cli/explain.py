@@ -9,7 +9,8 @@ from muster.api.v1 import query_pb2
 from muster.cli import show
 from muster.cli.options import Format
 from muster.cli.session import run, unknown_job
-from muster.client import Client, Explained, NotFound
+from muster.client import Client, Explained, Job, NotFound
+from muster.core.words import several
 
 LABEL_WIDTH = 10
 ID_DIGITS = 8
@@ -56,8 +57,8 @@ def reasons(why: query_pb2.Explanation) -> list[str]:
 def _headline(found: Explained, now_s: float) -> str:
     job, why = found.job, found.proto.explanation
     parts = [f"{job.name}  {job.queue}  {job.state}"]
-    if not job.finished:
-        parts[0] += " " + show.duration(max(0.0, now_s - show.seconds_of(job.proto.status.submit_time)))
+    if since_s := _since_s(job):
+        parts[0] += " " + show.duration(max(0.0, now_s - since_s))
     if why.position:
         parts.append(f"position {why.position:,} of {why.pending:,}")
     if start := show.seconds_of(why.expected_start):
@@ -66,6 +67,14 @@ def _headline(found: Explained, now_s: float) -> str:
         unknown = why.expected_start_unknown
         parts.append("expected start unknown" + (f": {unknown}" if unknown else ""))
     return "   ".join(parts)
+
+
+def _since_s(job: Job) -> float:
+    """Since when it is in its state; 0 where only the summary tells."""
+    status = job.proto.status
+    if job.state == "Queued":
+        return 0.0 if status.epoch else show.seconds_of(status.submit_time)
+    return show.seconds_of(status.start_time) if job.state == "Running" else 0.0
 
 
 def _needs(why: query_pb2.Explanation) -> str:
@@ -101,7 +110,7 @@ def _blocker(blocker: query_pb2.Blocker) -> str:
     if blocker.resource and blocker.missing and blocker.missing not in text:
         numbers.append(f"short by {show.amounts({blocker.resource: blocker.missing})}")
     if blocker.nodes and str(blocker.nodes) not in text.replace(",", ""):
-        numbers.append(f"on {blocker.nodes:,} nodes")
+        numbers.append(f"on {several(blocker.nodes, 'node')}")
     if numbers:
         text += f" ({', '.join(numbers)})"
     return f"{text}  [{blocker.rule}]" if blocker.rule else text

@@ -19,6 +19,7 @@ from muster.client.durations import parse_duration_ms
 from muster.client.requests import job_filter
 from muster.client.views import phase_text, reason_text
 from muster.core.limits import PREEMPTIONS_MAX
+from muster.core.words import several
 
 Result = Submitted | ClientError
 NO_TEMPLATE: Final = "no pod template: on a real cluster it holds what it asks for and does nothing, until cancelled"
@@ -275,6 +276,7 @@ def _life(job: Job) -> list[tuple[float, str]]:
         steps.append((show.seconds_of(attempt.place_time), f"Placed (epoch {attempt.epoch})"))
         if at := show.seconds_of(attempt.start_time):
             steps.append((at, "Running"))
+        steps += [(show.seconds_of(resize.time), _resized(resize)) for resize in attempt.resizes]
         ended = show.seconds_of(attempt.end_time)
         if ended and attempt.reason and not (job.finished and attempt is status.attempts[-1]):
             said = f": {attempt.message}" if attempt.message else ""
@@ -285,10 +287,20 @@ def _life(job: Job) -> list[tuple[float, str]]:
     return sorted((step for step in steps if step[0]), key=lambda step: step[0])
 
 
+def _resized(resize: job_pb2.Resize) -> str:
+    pods = several(abs(resize.replicas), "replica")
+    if resize.replicas > 0:
+        return f"grown by {pods}"
+    said = f": {resize.message}" if resize.message else ""
+    return f"shrunk by {pods} ({reason_text(resize.reason)}{said})"
+
+
 def _replica_row(replica: job_pb2.Replica) -> list[str]:
     devices = ",".join(str(device) for device in replica.devices) or show.NOTHING
     pod = f" {replica.pod or f'{replica.task}-{replica.index}'}"
     phase = phase_text(replica.phase)
+    if left := reason_text(replica.left_reason):
+        phase += f" ({left})"
     return [pod, replica.cluster, replica.node, devices, phase, str(replica.exit_code) if replica.exit_code else ""]
 
 

@@ -15,6 +15,7 @@ from muster.cli.session import run, unknown_queue
 from muster.client import Client, ClientError, NotFound, Queue
 from muster.client.requests import queue_message
 from muster.core import resources
+from muster.core.words import several
 
 NO_AMOUNT = "none"  # takes a limit or a guarantee away
 ALLOWANCES: Final = frozenset({"per_namespace", "per_user"})
@@ -228,7 +229,7 @@ def describe(path: str, *, address: str, output: Format) -> None:
     if show.is_machine(output):
         show.emit(output, queue.to_dict() | {"shares": show.plain(shares.queues[0])})
         return
-    print("\n".join(portrait(queue, shares.queues[0])))
+    print("\n".join([*portrait(queue, shares.queues[0]), *(f" warning: {told}" for told in shares.warnings)]))
 
 
 def portrait(queue: Queue, shares: queue_pb2.QueueShares) -> list[str]:
@@ -260,8 +261,8 @@ def portrait(queue: Queue, shares: queue_pb2.QueueShares) -> list[str]:
 
 def allowance(each: queue_pb2.Allowance) -> str:
     """`2 running jobs, 8 gpu`."""
-    parts = [f"{each.pending_jobs:,} waiting jobs"] if each.HasField("pending_jobs") else []
-    parts += [f"{each.running_jobs:,} running jobs"] if each.HasField("running_jobs") else []
+    parts = [several(each.pending_jobs, "waiting job")] if each.HasField("pending_jobs") else []
+    parts += [several(each.running_jobs, "running job")] if each.HasField("running_jobs") else []
     return ", ".join(parts + ([show.amounts(each.resources)] if each.resources else []))
 
 

@@ -7,17 +7,21 @@ the client, runs the coroutine `work(client)` and turns the client's errors into
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, TypeVar
 
 from muster.cli import rundir
-from muster.cli.errors import CliError, Exit, from_client, nearest, sentence
-from muster.client import Client, ClientError, NotFound, connect
+from muster.cli.errors import CliError, Exit, closest, from_client, nearest, sentence
+from muster.client import Client, ClientError, Job, NotFound, connect
+from muster.wire.ids import DEFAULT_NAMESPACE
 
 CALL_TIMEOUT_S: Final = 15.0
 PROBE_TIMEOUT_S: Final = 2.0
 SUGGESTED_FROM_JOBS: Final = 500
+
+_NO_QUEUE: Final = re.compile(r'queue "([^"]*)" does not exist')
 
 T = TypeVar("T")
 
@@ -54,12 +58,13 @@ def probe(address: str) -> None:
 
 async def unknown_job(client: Client, name: str, error: NotFound) -> CliError:
     """The error for a job that does not exist, with the nearest name among the newest jobs."""
-    names: list[str] = []
+    newest: list[Job] = []
     try:
-        names = [job.name async for job in client.list(limit=SUGGESTED_FROM_JOBS, newest_first=True)]
+        newest = [job async for job in client.list(limit=SUGGESTED_FROM_JOBS, newest_first=True)]
     except ClientError:
         pass  # the suggestion is a courtesy
-    said = sentence(error, _with_suggestion(error.message, name, names))
+    said = error.message if "did you mean" in error.message else error.message + nearest_job(name, newest)
+    said = sentence(error, said)
     return CliError(said, Exit.NOT_FOUND, "`muster list` shows the jobs")
 
 
@@ -72,9 +77,19 @@ async def unknown_queue(client: Client, path: str, error: ClientError) -> CliErr
         paths = [queue.path for queue in await client.list_queues()]
     except ClientError:
         pass  # the suggestion is a courtesy
-    said = sentence(error, _with_suggestion(error.message, path, paths))
+    named = _NO_QUEUE.search(error.message)  # not always the one the command is about: it may be a parent
+    said = error.message
+    if "did you mean" not in said:
+        said += nearest(named[1] if named else path, paths)
+    said = sentence(error, said)
     return CliError(said, Exit.NOT_FOUND, "`muster queue list` shows the queues")
 
 
-def _with_suggestion(message: str, name: str, known: list[str]) -> str:
-    return message if "did you mean" in message else message + nearest(name, known)
+def nearest_job(name: str, known: Iterable[Job]) -> str:
+    """As `nearest`, told as it has to be typed: with the namespace where that is not the default one."""
+    typed: dict[str, str] = {}  # what is compared with `name` -> what to type
+    for job in known:
+        full = job.name if job.namespace == DEFAULT_NAMESPACE else f"{job.namespace}/{job.name}"
+        typed.setdefault(full if "/" in name else job.name, full)
+    found = closest(name, [short for short, full in typed.items() if full != name])
+    return f' (did you mean "{typed[found]}"?)' if found else ""

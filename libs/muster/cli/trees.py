@@ -102,7 +102,7 @@ def forecast(found: queue_pb2.TreeForecast) -> list[str]:
         lines.append(f"entitled  {change.queue} {told}")
     lines += [f"reclaimable  {_jobs(taken)}" for taken in found.reclaimable]
     lines += [f"leaving  {_jobs(taken)}: the queue drains" for taken in found.leaving]
-    return lines or ["no entitlement changes"]
+    return [*(lines or ["no entitlement changes"]), *(f"warning  {told}" for told in found.warnings)]
 
 
 def _jobs(taken: queue_pb2.Reclaimable) -> str:

@@ -66,7 +66,7 @@ def table(answer: query_pb2.GetUsageResponse, groups: Sequence[str]) -> str:
     named = sorted(answer.total.resource_hours, key=_rank)
     header = [group.upper() for group in groups]
     header += [f"{resources.short_name(r).upper()}-H" if r != resources.MEMORY else "GIB-H" for r in named]
-    header += ["JOBS", "STARTED", "DONE", "FAILED", "PREEMPTED", "LOST", "WAIT AVG", "WAIT MAX"]
+    header += ["JOBS", "STARTED", "DONE", "FAILED", "CANCELLED", "PREEMPTED", "LOST", "WAIT AVG", "WAIT MAX"]
     rows = [_row(row, [str(getattr(row, group)) or show.NOTHING for group in groups], named) for row in answer.rows]
     rows.append(_row(answer.total, ["total", *[""] * (len(groups) - 1)], named))
     return show.table(header, rows, right=frozenset(range(len(groups), len(header))))
@@ -81,6 +81,7 @@ def _row(row: query_pb2.UsageRow, names: list[str], named: Sequence[str]) -> lis
         f"{row.started:,}",
         f"{row.succeeded:,}",
         f"{row.failed:,}",
+        f"{row.cancelled:,}",
         f"{row.preempted:,}" + (f" (+{row.shrunk_replicas:,} replicas)" if row.shrunk_replicas else ""),
         f"{_hours(lost, row.lost_hours[lost])} {resources.short_name(lost)}-h" if lost else show.NOTHING,
         show.duration(row.mean_wait_seconds) if row.started else show.NOTHING,

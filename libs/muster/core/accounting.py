@@ -232,6 +232,10 @@ class Accounts:
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
+    def removed_below(self, path: str) -> set[str]:
+        """Ids of removed queues that have tallies and had this path, or one below it, when they were removed."""
+        return {queue for queue, had in self.gone.items() if had == path or had.startswith(f"{path}/")}
+
     def report(self, since_ms: int, now_ms: int) -> Report:
         """Everything of the periods that end after `since_ms`, what runs now counted up to `now_ms`."""
         tallies: dict[Account, Tally] = {}

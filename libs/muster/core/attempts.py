@@ -1,4 +1,7 @@
-"""What is remembered of a placement that is over: where the gang was, how long, and how its pods ended."""
+"""What is remembered of a job's placements: where the gang was, how long, how its pods ended, when it grew or shrank.
+
+Bounded: the last attempts, the last growths and shrinks, and of each the first pods. The event stream has all.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from typing import Final
 from msgspec import Struct
 
 from muster.core import layout
-from muster.core.limits import ATTEMPT_PODS_KEPT_MAX
+from muster.core.limits import ATTEMPT_PODS_KEPT_MAX, RESIZE_PODS_KEPT_MAX, RESIZES_KEPT_MAX
 from muster.core.model import GroupPlacement, PodPhase, TaskGroup
+from muster.core.transitions import JobShrunk
 
 SUCCEEDED: Final = int(PodPhase.SUCCEEDED)
 FAILED: Final = int(PodPhase.FAILED)
@@ -36,6 +40,35 @@ class Attempt(Struct, array_like=True, frozen=True, gc=False):
     exit_code: int = 0
     placement: tuple[GroupPlacement, ...] = ()
     pods: tuple[PodEnd, ...] = ()  # those that failed first, then by position, the first so many; none: all succeeded
+
+
+class Resize(Struct, array_like=True, frozen=True, gc=False):
+    """An elastic job grew, or shrank and went on."""
+
+    epoch: int
+    at_ms: int
+    grown: int = 0  # pods that came
+    shrunk: int = 0  # pods that were asked to leave
+    reason: str = ""  # of a shrink
+    message: str = ""
+    by: str = ""  # the job that they make room for
+    pods: tuple[int, ...] = ()  # positions of those that leave, the first so many
+
+    @property
+    def why(self) -> str:
+        """For people: whom or what a shrink was for."""
+        return self.message or (f"they make room for job {self.by}" if self.by else "")
+
+
+def shrinking(t: JobShrunk, now_ms: int) -> Resize:
+    """What is kept of a shrink."""
+    kept = t.pods[:RESIZE_PODS_KEPT_MAX]
+    return Resize(t.epoch, now_ms, 0, len(t.pods), t.reason, t.message, t.by, kept)
+
+
+def resized(before: tuple[Resize, ...], another: Resize) -> tuple[Resize, ...]:
+    """The last ones."""
+    return (*before, another)[-RESIZES_KEPT_MAX:]
 
 
 def ends(

@@ -31,10 +31,11 @@ from muster.core.requests import may_displace
 from muster.core.room import Room
 from muster.core.shortfall import Cause, GroupShortfall, Shortfall, shortfall
 from muster.core.state import CellState
+from muster.core.words import several
 
 AHEAD_SHOWN: Final = 5
 SUSPECTS_SHOWN: Final = 3
-UNKNOWN_START: Final = "reservations are not built yet, so the end of what runs is not known"
+UNKNOWN_START: Final = "it starts when enough of what runs has ended, and Muster does not estimate yet when that is"
 
 RULE_OF: Final[dict[str, str]] = {
     Reason.POD_FAILED: "L2",
@@ -47,6 +48,7 @@ RULE_OF: Final[dict[str, str]] = {
     Reason.QUEUE_DRAINED: "Q1",
     Reason.WAITS_FOR_ROOM: "G1",
 }
+START_FAILURES: Final = frozenset({Reason.PLACEMENT_REJECTED, Reason.START_TIMEOUT})
 _KIND_OF: Final = {  # of shortfall causes, as the API calls them
     "too small": "capacity",
     "not ready": "not-ready",
@@ -149,19 +151,23 @@ def _explanation(
 def _story(job: Job, now_ms: int) -> str:
     message = f" ({job.message})" if job.message else ""
     if job.charged:
-        runs = [(node, count) for group in job.placement for node, count in group.runs]
-        if job.spec.completion:  # where indices that are done were is of no interest
-            live = job.holding()
-            runs = [(node, count) for _, node, count, _ in layout.select(job.gang.tasks, job.placement, live)]
-        placed, nodes = sum(count for _, count in runs), len({node for node, _ in runs})
-        where = f"{placed} pods on {nodes} nodes"
-        if job.state is JobState.STOPPING:
+        stopping = job.state is JobState.STOPPING
+        where = _where(job, [pod for pod in job.holding() if stopping or pod not in job.leaving])
+        if stopping:
             return f"Stopping, then {job.next_state}: {job.reason}{message}; {where} until its pods are gone"
+        if job.leaving:
+            where += f" ({len(job.leaving)} more leave)"
         since_ms = job.started_ms or job.placed_ms
         return f"{job.state} for {_seconds(now_ms - since_ms)}: {where}, epoch {job.epoch}{progress(job, now_ms)}"
     if not job.live:
         return f"{job.state} {_seconds(now_ms - job.finished_ms)} ago: {job.reason}{message}"
     return f"{job.state}: {job.reason}{message}"
+
+
+def _where(job: Job, positions: Sequence[int]) -> str:
+    runs = list(layout.select(job.gang.tasks, job.placement, positions))
+    pods, nodes = sum(count for _, _, count, _ in runs), len({node for _, node, _, _ in runs})
+    return f"{several(pods, 'pod')} on {several(nodes, 'node')}"
 
 
 def progress(job: Job, now_ms: int) -> str:
@@ -203,13 +209,11 @@ def _queued(state: CellState, job: Job, now_ms: int) -> Explanation:
         blockers.insert(0, Blocker("Q2", "never-fits", "", message=message))
     if job.not_before_ms > now_ms:
         unblocked.clear()  # it starts at no price before its pause is over
-    preemption = _preemption(state, job, queue, now_ms, entitled=room.entitled(job))
-    waited = _seconds(now_ms - job.submit_ms)
-    if blockers:
-        summary = f"Queued for {waited}: {blockers[0].message}"
-    else:
-        summary = f"Queued for {waited}: it fits now and is placed in the next cycle"
-    summary += progress(job, now_ms)
+    preemption = _preemption(state, job, queue, now_ms, room)
+    why = blockers[0].message if blockers else "it fits now and is placed in the next cycle"
+    summary = f"{_waited(job, now_ms)}: {why}{progress(job, now_ms)}"
+    if job.reason in START_FAILURES and job.message and job.message not in summary:
+        summary += f"; it did not start last time: {job.reason} ({job.message})"
     return _explanation(
         state,
         job,
@@ -218,6 +222,14 @@ def _queued(state: CellState, job: Job, now_ms: int) -> Explanation:
         unblocked_by=tuple(unblocked),
         preemption=preemption if blockers else "",
     )
+
+
+def _waited(job: Job, now_ms: int) -> str:
+    """How long it waits now, and all in all."""
+    if not job.attempts:
+        return f"Queued for {_seconds(now_ms - job.submit_ms)}"
+    again, first = _seconds(now_ms - job.attempts[-1].ended_ms), _seconds(now_ms - job.submit_ms)
+    return f"Queued again for {again}, submitted {first} ago"
 
 
 def _queue_states(queue: Queue, blockers: list[Blocker], unblocked: list[str]) -> None:
@@ -231,7 +243,8 @@ def _queue_states(queue: Queue, blockers: list[Blocker], unblocked: list[str]) -
 def _backoff(job: Job, now_ms: int, blockers: list[Blocker]) -> None:
     left_ms = job.not_before_ms - now_ms
     if left_ms > 0:
-        message = f"waits {_seconds(left_ms + 999)} more after {job.reason}"
+        cause = f" ({job.message})" if job.message else ""
+        message = f"waits {_seconds(left_ms + 999)} more after {job.reason}{cause}"
         rule = RULE_OF.get(job.reason, "P5")
         blockers.append(Blocker(rule, "backoff", "", missing=left_ms, message=message))
 
@@ -245,7 +258,9 @@ def _suspects(state: CellState, job: Job, shut: Sequence[int], now_ms: int, bloc
     more = len(nodes) - SUSPECTS_SHOWN
     names = ", ".join(nodes[:SUSPECTS_SHOWN]) + (f" and {more} more" if more > 0 else "")
     left_ms = job.suspects_until_ms - now_ms
-    message = f"it failed to start on {names}: tried there again in {_seconds(left_ms + 999)} if there is no other room"
+    cause = f" ({job.message})" if job.message and job.reason in START_FAILURES else ""
+    again = f"tried there again in {_seconds(left_ms + 999)} if there is no other room"
+    message = f"it failed to start on {names}{cause}: {again}"
     blockers.append(Blocker("L3", "suspect", names, missing=left_ms, nodes=len(nodes), message=message))
 
 
@@ -294,22 +309,22 @@ def _of_group(group: GroupShortfall, short: Shortfall) -> list[Blocker]:
         if cause in (Cause.BUSY, Cause.SUSPECT):
             continue  # said elsewhere
         name = _KIND_OF.get(cause, cause)
-        message = f"{nodes} nodes are out for {group.name}: {cause}"
+        message = f"{several(nodes, 'node')} {'is' if nodes == 1 else 'are'} out for {group.name}: {cause}"
         found.append(Blocker(_RULE_OF_KIND.get(cause, "G4"), name, group.name, nodes=nodes, message=message))
     return found
 
 
-def _preemption(state: CellState, job: Job, queue: Queue, now_ms: int, *, entitled: bool) -> str:
+def _preemption(state: CellState, job: Job, queue: Queue, now_ms: int, room: Room) -> str:
     """Whether it takes the place of others (rules P2, P5)."""
     hold = state.holds.get(job.id)
     ask = state.asks.get(job.id)
     if hold is not None:
-        return f"preempting {hold.givers()} jobs: what they free is held for it"
+        return f"preempting {several(hold.givers(), 'job')}: what they free is held for it"
     if ask is not None and not ask.answered:
         return "a preemption plan has been asked for"
     if queue.spec.preemption == "NEVER":
         return f"not preempting because the jobs of queue {queue.path} preempt nobody"
-    if not entitled and not may_displace(job, queue, state.jobs):
+    if not room.entitled(job) and not may_displace(job, queue, state.jobs):
         return (
             f"not preempting because queue {queue.path} is not below its entitlement in anything that the job needs, "
             f"and nobody in it runs at a priority below {job.spec.priority}"
@@ -317,7 +332,10 @@ def _preemption(state: CellState, job: Job, queue: Queue, now_ms: int, *, entitl
     if ask is None or not ask.reason:
         return ""
     told = f"not preempting: {ask.reason}"
-    if ask.reason == NO_VICTIMS and queue.spec.preemption == "LOWER_PRIORITY":
+    over = next(room.over_allowance(job, job.asks.minimum_map), None)
+    if ask.reason == NO_VICTIMS and over is not None:
+        told += f" (what {over[1].who} may have in queue {over[0].path} is used up)"
+    elif ask.reason == NO_VICTIMS and queue.spec.preemption == "LOWER_PRIORITY":
         told += f" (jobs of queue {queue.path} take the place of lower priorities than theirs only: LOWER_PRIORITY)"
     if ask.retry_at_ms > now_ms:
         told += f"; asked again in {_seconds(ask.retry_at_ms - now_ms + 999)} at the earliest"

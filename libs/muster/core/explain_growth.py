@@ -17,6 +17,7 @@ from muster.core.preemption import cluster_mask
 from muster.core.queues import over_limit
 from muster.core.room import Room
 from muster.core.state import CellState
+from muster.core.words import several
 
 NOTHING: Final = ("", "")
 
@@ -45,7 +46,8 @@ def further(state: CellState, job: Job, now_ms: int) -> Further:
     hold = state.holds.get(job.id)
     if hold is not None:
         held = sum(pods_placed(group) for group in hold.placement)
-        return Further(told, f"preempting {hold.givers()} jobs: what they free is held for {held} of its replicas")
+        givers = several(hold.givers(), "job")
+        return Further(told, f"preempting {givers}: what they free is held for {held} of its replicas")
     draft = Draft(state, state.now_ms, 1)  # of the cycle that would look at it; thrown away
     room = Room(draft)
     groups = [group for group, count in enumerate(counts) if count > 0]

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from muster.core import arrays, layout, lifecycle
 from muster.core import transitions as tr
-from muster.core.attempts import Attempt, ends
+from muster.core.attempts import Attempt, Resize, ends, resized, shrinking
 from muster.core.gangs import Gang
 from muster.core.limits import ATTEMPT_PODS_KEPT_MAX, ATTEMPTS_KEPT_MAX, SUSPECTS_MAX
 from muster.core.model import Amounts, GroupPlacement, InboxPosition, JobSpec, JobState, PodPhase, Reason
@@ -67,12 +67,11 @@ class Job(Struct, gc=False):
     grow_after_ms: int = 0  # it does not grow before: replicas were lost or refused
     grown_ms: int = 0  # when it grew last
     victim: bool = False  # stopping because another job takes its place: not in committed usage (rule Q3)
-    exits: tuple[
-        tuple[int, int], ...
-    ] = ()  # (position, exit code) of pods of the placement that failed, the first ones
+    exits: tuple[tuple[int, int], ...] = ()  # (position, exit code) of pods that failed, the first ones
     began: dict[int, int] | None = None  # of an array job: position -> since when its pod runs
     saved_ms: int = 0  # its work up to then is safe: the last checkpoint that it has reported in this epoch (rule P3)
     suspects_until_ms: int = 0  # its suspects are closed to it so long; then they come last
+    resizes: tuple[Resize, ...] = ()  # the last ones; of array jobs shrinks only, their indices take turns all the time
 
     @property
     def id(self) -> str:
@@ -249,14 +248,17 @@ def _grown(job: Job, t: tr.JobGrown, now_ms: int) -> None:
             job.regrown[position] = job.attempt_of(position) + 1
         job.phases[position] = 0
     job.unplaced -= len(positions)
+    if not job.spec.completion:
+        job.resizes = resized(job.resizes, Resize(t.epoch, now_ms, grown=len(positions)))
 
 
-def _shrunk(job: Job, t: tr.JobShrunk, _now_ms: int) -> None:
+def _shrunk(job: Job, t: tr.JobShrunk, now_ms: int) -> None:
     over = [position for position in t.pods if is_over(job.phases[position])]
     job.unplaced += len(over)
     job.leaving = tuple(sorted({*job.leaving, *t.pods} - set(over)))
     job.grow_after_ms = max(job.grow_after_ms, t.not_before_ms)
     _avoid(job, t)
+    job.resizes = resized(job.resizes, shrinking(t, now_ms))
 
 
 def _avoid(job: Job, t: tr.JobShrunk | tr.JobStopping) -> None:
@@ -294,10 +296,6 @@ def _placed(job: Job, t: tr.JobPlaced, now_ms: int) -> None:
 
 def _saved(job: Job, t: tr.CheckpointReported, _now_ms: int) -> None:
     job.saved_ms = t.at_ms
-
-
-def _starting(_job: Job, _t: tr.JobStarting, _now_ms: int) -> None:
-    pass
 
 
 def _running(job: Job, _t: tr.JobRunning, now_ms: int) -> None:
@@ -387,7 +385,7 @@ _EFFECTS: Final[dict[type[tr.Transition], Callable[[Job, Any, int], None]]] = {
     tr.JobPlaced: _placed,
     tr.JobGrown: _grown,
     tr.JobShrunk: _shrunk,
-    tr.JobStarting: _starting,
+    tr.JobStarting: lambda _job, _t, _now_ms: None,
     tr.JobRunning: _running,
     tr.JobStopping: _stopping,
     tr.JobPreempted: _preempted,

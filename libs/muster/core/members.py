@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from muster.core import resources
 from muster.core.model import Allowance, JobSpec, QueueSpec
+from muster.core.words import several
 
 Key = tuple[str, str]  # (NAMESPACE or USER, name)
 NAMESPACE: Final = "NAMESPACE"
@@ -99,15 +100,20 @@ class Exceeded(NamedTuple):
     asked: int
     most: int
 
+    @property
+    def who(self) -> str:
+        """For people."""
+        return f"{self.key[0].lower()} {self.key[1] or '(none)'}"
+
     def say(self, queue: str) -> str:
         """For people."""
-        who = f"{self.key[0].lower()} {self.key[1] or '(none)'}"
         if not self.resource:
-            return f"{who} has {self.used} running jobs in queue {queue}, which allows {self.most}"
+            running = several(self.used, "running job")
+            return f"{self.who} has {running} in queue {queue}, which allows {self.most}"
         used = resources.format_amount(self.resource, self.used)
         most = resources.format_pair(self.resource, self.most)
         asked = resources.format_amount(self.resource, self.asked)
-        return f"{who} uses {used} of {most} in queue {queue}, the job needs {asked}"
+        return f"{self.who} uses {used} of {most} in queue {queue}, the job needs {asked}"
 
 
 def exceeded(

@@ -25,6 +25,19 @@ def promised(tree: QueueTree, queue: str) -> Amounts:
     return found.promised
 
 
+def overpromised(tree: QueueTree, capacity: Amounts) -> tuple[str, ...]:
+    """For people: what is guaranteed in all beyond what there is. No fault (nodes come and go), but not everybody's
+    guarantee is met when all of them are asked for: rule F2 scales them down."""
+    has = dict(capacity)
+    whole = resources.total(promised(tree, root) for root in tree.roots.values())
+    return tuple(
+        f"queues are guaranteed {resources.format_pair(resource, amount)} together, and there are "
+        f"{resources.format_amount(resource, has.get(resource, 0))} now: when all ask for it, each gets its part"
+        for resource, amount in whole
+        if amount > has.get(resource, 0)
+    )
+
+
 def forget(chain: Iterable[Queue]) -> None:
     """Something has changed in the subtrees of these queues."""
     for queue in chain:

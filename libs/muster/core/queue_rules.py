@@ -21,6 +21,7 @@ from muster.core.model import Allowance, Amounts, QueueSpec
 from muster.core.promises import promised
 from muster.core.queues import Queue, QueueTree
 from muster.core.submission import PRIORITY_MAX, RUNTIME_MAX_MS, check_name, find_queue
+from muster.core.words import several
 
 WEIGHT_MAX: Final = 1_000_000
 JOBS_MAX: Final = 1_000_000_000  # in an allowance
@@ -124,13 +125,11 @@ def delete(draft: Draft, command: commands.DeleteQueue) -> None:
     queue = find_queue(draft.tree, command.path, "path")
     _check_revision(command.path, queue, command.expected_revision)
     if queue.children:
-        below = f"{len(queue.children)} queues" if len(queue.children) > 1 else "a queue"
-        have = f'queue "{queue.path}" has {below} below it: delete from the bottom up'
+        have = f'queue "{queue.path}" has {several(len(queue.children), "queue")} below it: delete that first'
         raise Rejected(Code.FAILED_PRECONDITION, "path", have, "Q1")
     jobs = draft.live_jobs(queue)
     if jobs:
-        live = f"{jobs} jobs that have" if jobs > 1 else "1 job that has"
-        have = f'queue "{queue.path}" has {live} not ended: close it, then wait or cancel what is in it'
+        have = f'queue "{queue.path}" has {several(jobs, "job")} not ended yet: close it, then wait or cancel them'
         raise Rejected(Code.FAILED_PRECONDITION, "path", have, "Q1")
     draft.editable_tree().remove(queue.id)
     draft.emit(tr.QueueRemoved(queue.id))

@@ -170,6 +170,7 @@ def _record(job: Job, numbers: dict[int, int]) -> JobRecord:
         saved_ms=job.saved_ms,
         began=tuple(sorted(job.began.items())) if job.began else (),
         suspects_until_ms=job.suspects_until_ms,
+        resizes=job.resizes,
     )
 
 
@@ -301,6 +302,7 @@ def _load_job(state: CellState, record: JobRecord, gangs: list[Gang]) -> None:
         saved_ms=record.saved_ms,
         began=dict(record.began) or None,
         suspects_until_ms=record.suspects_until_ms,
+        resizes=record.resizes,
     )
     spec = job.spec
     state.jobs[spec.id] = job

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from muster.core.attempts import Attempt
+from muster.core.attempts import Attempt, Resize
 from muster.core.model import (
     Amounts,
     GroupPlacement,
@@ -135,6 +135,7 @@ class JobRecord(Struct, array_like=True, frozen=True):
     saved_ms: int = 0
     began: tuple[tuple[int, int], ...] = ()
     suspects_until_ms: int = 0
+    resizes: tuple[Resize, ...] = ()
 
 
 class JobsPart(Part, tag="Jobs", frozen=True):

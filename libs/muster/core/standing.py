@@ -12,9 +12,10 @@ from msgspec import Struct
 
 from muster.core import resources
 from muster.core.gangs import Gang
+from muster.core.lent import Loans
 from muster.core.model import Amounts, JobState
 from muster.core.potential import entitled
-from muster.core.queues import Queue, QueueTree
+from muster.core.queues import Queue
 from muster.core.state import CellState
 from muster.core.timers import Due
 
@@ -26,7 +27,7 @@ class Standing(Struct, frozen=True):
 
     entitled: Amounts  # as published; before that the guarantee
     borrowed: Amounts  # usage above the entitlement
-    lent: Amounts  # of the guarantee: not used, not withheld, and in use by others
+    lent: Amounts  # of the guarantee: not used, and not to be had without taking it back from others (`lent`)
     withheld: Amounts  # of the guarantee: not asked for, and not lent because of the lending limit (rule F2)
     pending: Amounts  # what its pending jobs ask for
     pending_jobs: int
@@ -58,63 +59,84 @@ class _Waiting:
 def standings(state: CellState, root: str = "") -> dict[str, Standing]:
     """By id, the queues of a subtree ("": all)."""
     waiting = _waiting(state, root)
-    excess = _Excess(state.queues)
-    return {queue.id: _standing(state, queue, waiting[queue.id], excess) for queue in state.queues.subtree(root)}
+    withheld = _Withheld(state, waiting, whole=not root)
+    loans = Loans(state.queues, dict(state.nodes.capacity()), withheld.below)
+    return {
+        queue.id: _standing(state, queue, waiting[queue.id], withheld.own(queue), loans)
+        for queue in state.queues.subtree(root)
+    }
 
 
-def _standing(state: CellState, queue: Queue, waiting: _Waiting, excess: _Excess) -> Standing:
-    deserved = entitled(queue, state.entitled)
-    lending = dict(queue.spec.lending_limit)
+def _standing(state: CellState, queue: Queue, waiting: _Waiting, withheld: Totals, loans: Loans) -> Standing:
+    usage = queue.usage
+    taken = loans.of(queue) if queue.spec.guaranteed else {}
     lent: Totals = {}
-    withheld: Totals = {}
-    for resource, mine in queue.spec.guaranteed:
-        used = queue.usage.get(resource, 0)
-        asked = min(used + waiting.amounts.get(resource, 0), mine)
-        withheld[resource] = max(mine - lending.get(resource, mine) - asked, 0)
-        unused = mine - used - withheld[resource]
-        lent[resource] = min(unused, excess.of_others(queue, resource)) if unused > 0 else 0
-    borrowed = {r: n - deserved.amounts.get(r, 0) for r, n in queue.usage.items() if deserved.over(queue.usage, r)}
+    for resource, mine in queue.spec.guaranteed if taken else ():  # what those below are guaranteed may be more
+        unused = mine - usage.get(resource, 0) - withheld.get(resource, 0)
+        lent[resource] = max(min(taken.get(resource, 0), unused), 0)
+    deserved = entitled(queue, state.entitled)
+    borrowed = {r: n - deserved.amounts.get(r, 0) for r, n in usage.items() if deserved.over(usage, r)}
     borrowed.pop(resources.PODS, None)  # nobody is entitled to pod slots
     return Standing(
-        entitled=tuple(sorted(deserved.amounts.items())),
-        borrowed=resources.amounts(borrowed),
-        lent=resources.amounts(lent),
-        withheld=resources.amounts(withheld),
-        pending=resources.amounts(waiting.amounts),
+        entitled=state.entitled.get(queue.id, queue.spec.guaranteed),
+        borrowed=resources.amounts(borrowed) if borrowed else (),
+        lent=resources.amounts(lent) if lent else (),
+        withheld=resources.amounts(withheld) if withheld else (),
+        pending=resources.amounts(waiting.amounts) if waiting.amounts else (),
         pending_jobs=waiting.pending,
         running_jobs=waiting.live - waiting.pending,
     )
 
 
-class _Excess:
-    """What queues use above their guarantees. Summed up once for all children of a queue: they may be thousands."""
+class _Withheld:
+    """What queues keep back of their guarantees because of a lending limit (rule F2), each worked out once."""
 
-    def __init__(self, tree: QueueTree) -> None:
-        self._tree = tree
-        self._of: dict[str, Totals] = {}
-        self._of_children: dict[str, Totals] = {}
+    def __init__(self, state: CellState, waiting: dict[str, _Waiting], *, whole: bool) -> None:
+        """`waiting`: of the queues that are asked about; `whole`: of all."""
+        self._state = state
+        self._waiting = waiting
+        self._whole = whole
+        self._own: dict[str, Totals] = {}
+        self._below: dict[str, Totals] = {}
 
-    def of_others(self, queue: Queue, resource: str) -> int:
-        """Of the siblings of the queue and of those above it: who may use what it leaves."""
-        others = 0
-        for above in queue.chain:
-            others += self._children(above.spec.parent).get(resource, 0) - self._of[above.id].get(resource, 0)
-        return others
-
-    def _children(self, parent: str) -> Totals:
-        found = self._of_children.get(parent)
+    def own(self, queue: Queue) -> Totals:
+        """Of its own guarantee. Of a queue that waiting jobs are known of."""
+        if not queue.spec.lending_limit:
+            return {}
+        found = self._own.get(queue.id)
         if found is None:
-            found = self._of_children[parent] = {}
-            for child in self._tree.children_of(parent).values():
-                own = self._of[child] = _above(self._tree.get(child))
-                resources.count(found, own.items(), 1)
+            found = self._own[queue.id] = _withheld(queue, self._waiting[queue.id])
+        return found
+
+    def below(self, queue: Queue) -> Totals:
+        """Of its own guarantee, or of those below it, where that is more. Takes a walk over all queues if these are
+        others than those that are asked about."""
+        if not self._state.queues.lending:
+            return {}
+        if not self._whole:
+            self._waiting, self._whole = _waiting(self._state, ""), True
+        if not queue.children:
+            return self.own(queue)
+        found = self._below.get(queue.id)
+        if found is None:
+            found = self._below[queue.id] = {}
+            for child in queue.children.values():
+                resources.count(found, self.below(self._state.queues.by_id[child]).items(), 1)
+            for resource, amount in self.own(queue).items():
+                found[resource] = max(found.get(resource, 0), amount)
         return found
 
 
-def _above(queue: Queue) -> Totals:
+def _withheld(queue: Queue, waiting: _Waiting) -> Totals:
+    """By resource that it is guaranteed and lends only in part."""
     guaranteed = dict(queue.spec.guaranteed)
-    above = ((resource, amount - guaranteed.get(resource, 0)) for resource, amount in queue.usage.items())
-    return {resource: amount for resource, amount in above if amount > 0}
+    withheld: Totals = {}
+    for resource, lends in queue.spec.lending_limit:
+        kept = guaranteed.get(resource, 0) - lends
+        if kept > 0:
+            asked = queue.usage.get(resource, 0) + waiting.amounts.get(resource, 0)
+            withheld[resource] = max(kept - asked, 0)
+    return withheld
 
 
 def _waiting(state: CellState, root: str) -> dict[str, _Waiting]:

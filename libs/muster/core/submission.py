@@ -37,6 +37,7 @@ from muster.core.pods import finish_stopping
 from muster.core.queues import Queue, QueueTree
 from muster.core.shortfall import asking_most
 from muster.core.sizes import spec_bytes
+from muster.core.words import several
 
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", re.ASCII)
 JOB_ID: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -326,9 +327,8 @@ def _check_allowances(draft: Draft, spec: JobSpec, queue: Queue, gang: Gang) -> 
             who = f"{key[0].lower()} {key[1] or '(none)'}"
             waiting = draft.usages.member(above, key).pending
             if 0 <= allowance.pending_jobs <= waiting:
-                have = (
-                    f'{who} has {waiting} jobs waiting in queue "{above.path}", which allows {allowance.pending_jobs}'
-                )
+                wait = several(waiting, "job")
+                have = f'{who} has {wait} waiting in queue "{above.path}", which allows {allowance.pending_jobs}'
                 raise Rejected(Code.RESOURCE_EXHAUSTED, "queue", f"{have}: wait until some have started", "Q1")
             never = exceeded(key, allowance, Member(), gang.minimum_map)
             if never is not None:

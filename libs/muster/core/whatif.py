@@ -30,6 +30,7 @@ from muster.core.jobs import Job
 from muster.core.lost_work import lost
 from muster.core.model import Amounts, GroupPlacement, InboxPosition, JobSpec
 from muster.core.preemption import Plan, Planner
+from muster.core.promises import overpromised
 from muster.core.queue_changes import Difference, change_queues, differences
 from muster.core.queues import Queue, QueueTree
 from muster.core.state import CellState
@@ -75,6 +76,7 @@ class TreeForecast(Struct, frozen=True):
     entitlements: tuple[tuple[str, Amounts, Amounts], ...]  # path, before, after
     reclaimable: tuple[Newly, ...]  # jobs that others could take back then and cannot now
     leaving: tuple[Newly, ...] = ()  # running jobs that would have to leave: their queues would be draining
+    warnings: tuple[str, ...] = ()  # what is allowed, and may not be meant
 
 
 # --- a job ----------------------------------------------------------------------------------------------------------
@@ -201,6 +203,7 @@ def forecast_queues(
         if deserved[0].get(queue.id, ()) != deserved[1].get(queue.id, ())
     ]
     return TreeForecast(
+        warnings=overpromised(after, state.nodes.capacity()) if state.clusters_synced else (),
         changes=differences(before, after),
         entitlements=tuple(changed),
         reclaimable=tuple(Borrowing(state).newly_past(*deserved, after)),

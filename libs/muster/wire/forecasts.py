@@ -83,6 +83,7 @@ def tree_to_proto(forecast: TreeForecast, tree: QueueTree) -> queue_pb2.TreeFore
         ],
         reclaimable=[_reclaimable(found, tree) for found in forecast.reclaimable],
         leaving=[_reclaimable(found, tree) for found in forecast.leaving],
+        warnings=forecast.warnings,
     )
 
 

@@ -9,6 +9,7 @@ from muster.api.v1 import job_pb2
 from muster.core import layout
 from muster.core import transitions as tr
 from muster.core.model import JobState, Reason
+from muster.core.words import several
 from muster.wire import enums
 from muster.wire.event_data import rfc3339
 
@@ -66,13 +67,13 @@ def _preempted(t: tr.JobPreempted) -> Fields:
 def _grown(t: tr.JobGrown) -> Fields:
     """The state is the one it was in: Placed, Starting or Running."""
     pods = sum(layout.pods_placed(group) for group in t.groups)
-    message = f"{pods} more pods"
+    message = several(pods, "more pod")
     return {"type": "job.grown", "reason": _reason_name(Reason.PLACED), "epoch": t.epoch, "message": message}
 
 
 def _shrunk(t: tr.JobShrunk) -> Fields:
     why = t.message or (f"they make room for job {t.by}" if t.by else "")
-    message = f"{len(t.pods)} pods fewer" + (f": {why}" if why else "")
+    message = f"{several(len(t.pods), 'pod')} fewer" + (f": {why}" if why else "")
     return {
         "type": "job.shrunk",
         "reason": _reason_name(t.reason),

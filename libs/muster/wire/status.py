@@ -15,6 +15,7 @@ from google.protobuf import duration_pb2, timestamp_pb2
 
 from muster.api.v1 import job_pb2
 from muster.core import layout
+from muster.core.attempts import Resize
 from muster.core.limits import PREEMPTIONS_MAX
 from muster.core.model import EVERY_INDEX, InboxPosition, JobSpec, PodPhase, Reason, TaskGroup
 from muster.core.preemption_rules import shortest_ms
@@ -45,6 +46,7 @@ def full(state: CellState, job: Job) -> job_pb2.Job:
             reason=enums.reason(past.reason),
             message=past.message,
             exit_code=past.exit_code,
+            resizes=_resizes(job, past.epoch),
         )
         attempt.replicas.extend(islice(_past(state, job, past), REPLICAS_SHOWN_MAX))
     if job.placement:
@@ -53,6 +55,7 @@ def full(state: CellState, job: Job) -> job_pb2.Job:
             place_time=timestamp(job.placed_ms),
             start_time=timestamp(job.started_ms),
             message=job.message,
+            resizes=_resizes(job, job.epoch),
         )
         attempt.replicas.extend(islice(replicas(state, job), REPLICAS_SHOWN_MAX))
     return message
@@ -60,9 +63,11 @@ def full(state: CellState, job: Job) -> job_pb2.Job:
 
 def replicas(state: CellState, job: Job) -> Iterator[job_pb2.Replica]:
     """The pods of the current placement, in the order of the job's groups."""
-    exits = dict(job.exits)
+    exits, left = dict(job.exits), _left(job, job.epoch)
     for pod in layout.each_pod(job.spec.tasks, job.placement):
-        yield _replica(state, job, pod, job.phases[pod.position], exits.get(pod.position, 0))
+        position, phase = pod.position, job.phases[pod.position]
+        why = left.get(position) if phase == PodPhase.GONE or position in job.leaving else None
+        yield _replica(state, job, pod, phase, exits.get(position, 0), left=why)
 
 
 def _past(state: CellState, job: Job, attempt: Attempt) -> Iterator[job_pb2.Replica]:
@@ -72,7 +77,7 @@ def _past(state: CellState, job: Job, attempt: Attempt) -> Iterator[job_pb2.Repl
         phase = PodPhase.SUCCEEDED if attempt.reason == Reason.ALL_SUCCEEDED else None
         yield from (_replica(state, job, pod, phase) for pod in pods)
         return
-    known = {end.position: end for end in attempt.pods}
+    known, left = {end.position: end for end in attempt.pods}, _left(job, attempt.epoch)
     found: dict[int, layout.Pod] = {}
     others: list[layout.Pod] = []
     for pod in pods:
@@ -81,14 +86,40 @@ def _past(state: CellState, job: Job, attempt: Attempt) -> Iterator[job_pb2.Repl
         elif len(others) < REPLICAS_SHOWN_MAX:
             others.append(pod)
     for end in attempt.pods:
-        yield _replica(state, job, found[end.position], end.phase, end.exit_code)
+        why = left.get(end.position) if end.phase == PodPhase.GONE else None
+        yield _replica(state, job, found[end.position], end.phase, end.exit_code, left=why)
     yield from (_replica(state, job, pod) for pod in others)
 
 
+def _resizes(job: Job, epoch: int) -> list[job_pb2.Resize]:
+    return [
+        job_pb2.Resize(
+            time=timestamp(resize.at_ms),
+            replicas=resize.grown - resize.shrunk,
+            reason=enums.reason(resize.reason),
+            message=resize.why,
+            preempted_by=resize.by,
+        )
+        for resize in job.resizes
+        if resize.epoch == epoch
+    ]
+
+
+def _left(job: Job, epoch: int) -> dict[int, Resize]:
+    """By position, the last shrink that it left with, as far as that is kept."""
+    return {position: resize for resize in job.resizes if resize.epoch == epoch for position in resize.pods}
+
+
 def _replica(
-    state: CellState, job: Job, pod: layout.Pod, phase: int | None = None, exit_code: int = 0
+    state: CellState,
+    job: Job,
+    pod: layout.Pod,
+    phase: int | None = None,
+    exit_code: int = 0,
+    *,
+    left: Resize | None = None,
 ) -> job_pb2.Replica:
-    """`phase`: None if it is not known."""
+    """`phase`: None if it is not known. `left`: with what it left a job that goes on."""
     node, task = state.nodes.spec(pod.node), job.spec.tasks[pod.group].name
     return job_pb2.Replica(
         task=task,
@@ -99,6 +130,8 @@ def _replica(
         phase=job_pb2.POD_PHASE_UNSPECIFIED if phase is None else enums.PHASES[phase],
         exit_code=exit_code,
         pod=f"{task}-{pod.replica}",
+        left_reason=enums.reason(left.reason if left else ""),
+        left_message=left.why if left else "",
     )
 
 

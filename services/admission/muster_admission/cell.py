@@ -7,6 +7,7 @@ writing commands and fetching the core's refusals, and trying a command without 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Final
 
 from google.rpc import status_pb2
@@ -40,6 +41,7 @@ from muster_admission.spelling import meant
 
 PREFIX_DIGITS_MIN: Final = 4
 HEX_DIGITS: Final = frozenset("0123456789abcdef")
+NAMESPACES_SEARCHED_MAX: Final = 10_000  # for a name that is not in the one that was meant
 DRY_RUN_WORK: Final = 1 << 30  # deciding a command is never cut short
 
 
@@ -118,8 +120,12 @@ class Cell:
 
     def _no_job(self, reference: str) -> str:
         namespace, slash, name = reference.rpartition("/")
-        near = meant(name, self.state.by_name.get(namespace or DEFAULT_NAMESPACE, {}))
+        of = self.state.by_name
+        near = meant(name, of.get(namespace or DEFAULT_NAMESPACE, {}))
         hint = f' (did you mean "{namespace}{slash}{near}"?)' if near else ""
+        if not near:  # the right name, in another namespace?
+            elsewhere = [other for other in islice(of, NAMESPACES_SEARCHED_MAX) if name in of[other]]
+            hint = f' (did you mean "{min(elsewhere)}/{name}"?)' if elsewhere else ""
         return f'job "{reference}" does not exist, or ended long ago{hint}'
 
     # --- writes -----------------------------------------------------------------------------------------------------

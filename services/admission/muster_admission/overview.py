@@ -10,6 +10,7 @@ from typing import Final
 from muster.api.v1 import query_pb2
 from muster.core import lifecycle
 from muster.core import transitions as tr
+from muster.core.promises import overpromised
 from muster.core.state import CellState
 from muster.wire import quantities
 from muster.wire.status import position, timestamp
@@ -68,6 +69,7 @@ class Overview:
             placed_total=self._placed,
             finished_total=self._finished,
             transactions_total=self._transactions,
+            warnings=overpromised(state.queues, state.nodes.capacity()) if state.clusters_synced else (),
         )
 
     def _waits(self) -> query_pb2.Waits:

@@ -133,8 +133,10 @@ class QueryServicer:
         state = self._cell.state
         queues: set[str] | None = None
         if request.queue:
-            root = find_queue(state.queues, request.queue, "queue")
-            queues = {queue.id for queue in state.queues.subtree(root.id)}
+            queues = state.accounts.removed_below(request.queue.strip("/"))
+            if not queues or state.queues.find(request.queue) is not None:
+                root = find_queue(state.queues, request.queue, "queue")
+                queues |= {queue.id for queue in state.queues.subtree(root.id)}
         now_ms = max(state.now_ms, self._cell.clock.now_ms())
         return usage_response(
             state,

@@ -66,7 +66,7 @@ def _families() -> tuple[GaugeMetricFamily, ...]:
         GaugeMetricFamily("muster_queue_entitled", "What it deserves now (rule F1).", labels=labels),
         GaugeMetricFamily("muster_queue_guaranteed", "What is its own.", labels=labels),
         GaugeMetricFamily("muster_queue_borrowed", "Use above its entitlement.", labels=labels),
-        GaugeMetricFamily("muster_queue_lent", "Of its guarantee: in use by others.", labels=labels),
+        GaugeMetricFamily("muster_queue_lent", "Of its guarantee: others would have to give it back.", labels=labels),
         GaugeMetricFamily("muster_queue_pending", "What its pending jobs ask for.", labels=labels),
         GaugeMetricFamily("muster_queue_pending_jobs", "Jobs that wait.", labels=["queue"]),
         GaugeMetricFamily("muster_queue_running_jobs", "Jobs that are placed, running or stopping.", labels=["queue"]),

@@ -13,6 +13,7 @@ from muster.api.v1 import job_pb2, queue_pb2
 from muster.core.commands import DeleteQueue, UpsertQueue
 from muster.core.errors import Code, Rejected
 from muster.core.model import InboxPosition, QueueSpec
+from muster.core.promises import overpromised
 from muster.core.queues import Queue
 from muster.core.standing import standings
 from muster.core.submission import find_queue
@@ -131,6 +132,7 @@ class QueueServicer:
             capacity=quantities.quantities(state.nodes.capacity()),
             ledger_sequence=state.ledger_seq,
             entitlements_sequence=state.entitled_seq,
+            warnings=overpromised(state.queues, state.nodes.capacity()) if state.clusters_synced else (),
         )
 
     @unary

@@ -89,6 +89,15 @@ def test_there_is_nothing_to_do_about_what_is_well():
     assert (doctor.plain(well)["advice"], doctor.plain(wrong)["advice"]) == ("", "see its log")
 
 
+def test_what_is_odd_is_told_and_is_no_fault():
+    found = [doctor.Finding("queues", True, "too much", "guarantee less", odd=True), doctor.Finding("nats", True, "is")]
+    lines = doctor.report(found)
+    assert lines[0].split() == ["odd", "queues", "too", "much"]
+    assert lines[1].strip() == "-> guarantee less"
+    assert lines[-1].strip() == "everything is well"
+    assert doctor.plain(found[0])["advice"] == "guarantee less"
+
+
 def test_bugs_are_told_as_such(nowhere, capfd, monkeypatch):
     def broken(_option):
         raise RuntimeError("oh no")

@@ -54,6 +54,20 @@ def test_an_explanation_line_by_line():
     ]
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ("state: JOB_STATE_QUEUED submit_time { seconds: 1000 }", "Queued 2 m"),
+        ("state: JOB_STATE_QUEUED submit_time { seconds: 1000 } epoch: 1", "Queued"),  # it has run since
+        ("state: JOB_STATE_RUNNING submit_time { seconds: 1000 } start_time { seconds: 1060 } epoch: 1", "Running 1 m"),
+    ],
+)
+def test_for_how_long_it_is_in_its_state(status, said):
+    text = f'job {{ spec {{ name: "j" queue: "q" }} status {{ queue: "q" {status} }} }}'
+    found = Explained(text_format.Parse(text, query_pb2.ExplainJobResponse()))
+    assert explain.lines(found, now_s=1120)[0] == f"j  q  {said}"
+
+
 def test_the_queue_tree_is_indented():
     found = [
         Queue(
@@ -168,6 +182,33 @@ def test_the_life_of_a_job():
     ]
     assert any("4bf92f3577b34da6a3ce929d0e0e4736" in line for line in lines)
     assert lines[-1].splitlines()[-1].split() == ["j-main-0-2-0", "sim-a", "n1", "3", "Failed", "3"]
+
+
+def test_growths_and_shrinks_are_steps_of_its_life():
+    text = """
+    spec { name: "e" queue: "q" }
+    status {
+      state: JOB_STATE_RUNNING epoch: 1 submit_time { seconds: 1000 }
+      attempts {
+        epoch: 1 place_time { seconds: 1001 } start_time { seconds: 1003 }
+        resizes { time { seconds: 1002 } replicas: 16 }
+        resizes { time { seconds: 1060 } replicas: -1 reason: REASON_SHRUNK message: "they make room for job x" }
+        replicas {
+          pod: "main-19" cluster: "c" node: "n" phase: POD_PHASE_GONE
+          left_reason: REASON_SHRUNK left_message: "they make room for job x"
+        }
+      }
+    }
+    """
+    lines = jobs._portrait(Job(text_format.Parse(text, job_pb2.Job())), wide=False)
+    steps = [line.partition("+")[2].split(maxsplit=2)[2] for line in lines if "  +" in line][:5]
+    assert steps[1:] == [
+        "Placed (epoch 1)",
+        "grown by 16 replicas",
+        "Running",
+        "shrunk by 1 replica (Shrunk: they make room for job x)",
+    ]
+    assert any("main-19" in line and line.rstrip().endswith("Gone (Shrunk)") for line in "\n".join(lines).splitlines())
 
 
 def test_wide_shows_the_pods_of_every_attempt():

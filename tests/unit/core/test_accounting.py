@@ -171,6 +171,23 @@ def test_usage_equals_the_integral_over_the_log(steps):
     assert {user: amount for user, amount in have.items() if amount} == want
 
 
+def test_queues_that_are_gone_are_known_by_the_path_they_had(world):
+    world.queue("tmp")
+    for path in ("tmp/x", "tmp/y", "tmpx"):
+        world.queue(path)
+        world.submit(path.replace("/", "-"), queue=path)
+        world.cell.send(c.CancelJob(world.id(path.replace("/", "-"))))
+    world.queue("tmp/never-used")
+    ids = {path: world.state.queues.find(path).id for path in ("tmp/x", "tmp/y", "tmpx")}
+    for path in ("tmp/x", "tmpx", "tmp/never-used"):
+        world.cell.send(c.DeleteQueue(path))
+    accounts = world.state.accounts
+    assert accounts.removed_below("tmp") == {ids["tmp/x"]}
+    assert accounts.removed_below("tmp/x") == {ids["tmp/x"]}
+    assert accounts.removed_below("tmpx") == {ids["tmpx"]}
+    assert accounts.removed_below("t") == accounts.removed_below("tmp/y") == set()
+
+
 def integral(log: list[tr.Transaction], until_ms: int) -> dict[str, int]:
     """CPU milliseconds by user, from the transitions alone."""
     specs, pods, sums = {}, {}, {}

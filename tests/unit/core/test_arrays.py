@@ -277,7 +277,7 @@ def test_explain_counts_the_indices_that_have_succeeded(three):
     three.pods("a", 2, 0, 1, 2)
     three.pods("a", SUCCEEDED, 0, 1)
     assert explain(three.state, three.id("a")).summary == (
-        "Running for 0 s: 3 pods on 1 nodes, epoch 1; 2 of 6 indices have succeeded"
+        "Running for 0 s: 3 pods on 1 node, epoch 1; 2 of 6 indices have succeeded"
     )
     take_down(three, not_before_ms=three.cell.now_ms + 60_000)
     three.pods("a", GONE, *live(three))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from muster.core import commands as c
+from muster.core import transitions as tr
 from muster.core.errors import Rejected
 from muster.core.explain import explain
 from muster.core.model import Allowance
@@ -126,7 +127,7 @@ def test_what_is_held_for_another(world):
     plan = plan_preemption(world.state, world.id("high"))
     world.cell.send(c.PreemptionPlanned(world.id("high"), 1, plan.victims, plan.placement))
     world.submit("late", cpu=1000)
-    assert why(world, "high").preemption == "preempting 1 jobs: what they free is held for it"
+    assert why(world, "high").preemption == "preempting 1 job: what they free is held for it"
     assert blockers(world, "late")[0][0] == "capacity"
     world.nodes(1, cpu=5000)
     world.submit("other", cpu=1500)
@@ -145,7 +146,7 @@ def test_a_job_that_fits_but_was_not_looked_at_yet(world):
 def test_every_state_has_a_story(world):
     world.nodes(2)
     world.submit("a", replicas=2)
-    assert why(world, "a").summary == "Placed for 0 s: 2 pods on 1 nodes, epoch 1"
+    assert why(world, "a").summary == "Placed for 0 s: 2 pods on 1 node, epoch 1"
     world.pods("a", 1)
     assert why(world, "a").summary.startswith("Starting")
     world.pods("a", 2)
@@ -172,7 +173,7 @@ def test_a_limit_of_the_namespace(world):
     told = why(world, "b")
     (blocker,) = told.blockers
     assert (blocker.rule, blocker.kind, blocker.needed, blocker.available) == ("Q1", "namespace-limit", 1, 0)
-    assert "namespace default has 1 running jobs in queue research, which allows 1" in told.summary
+    assert "namespace default has 1 running job in queue research, which allows 1" in told.summary
 
 
 def test_what_cannot_be_reclaimed_from_does_not_borrow(world):
@@ -242,7 +243,7 @@ def test_who_only_loses_replicas_is_counted_as_well(world, around):
     world.submit("high", cpu=2000, priority=5)
     around.answer()
     assert around.shrunk
-    assert why(world, "high").preemption == "preempting 1 jobs: what they free is held for it"
+    assert why(world, "high").preemption == "preempting 1 job: what they free is held for it"
 
 
 def test_why_nobody_of_the_same_priority_leaves(world, around):
@@ -265,3 +266,51 @@ def test_what_helps_a_protected_job_is_something_that_can_be_done(world, around)
     world.submit("fixed", queue="poor", cpu=1000, preemptible=False)
     (helps,) = [line for line in why(world, "fixed").unblocked_by if "preemptible" in line]
     assert helps == "1 cpu more that poor is entitled to, or preemptible jobs"
+
+
+def test_why_a_limit_of_the_namespace_keeps_others_from_leaving(world, around):
+    """Not because of the policy, although nobody of a lower priority runs."""
+    world.nodes(1, cpu=4000)
+    world.queue("lender", per_namespace=Allowance(resources=(("cpu", 2000),)))
+    world.submit("borrower", cpu=2000)
+    world.submit("first", queue="lender", cpu=2000)
+    around.entitle(lender=(("cpu", 4000),), research=())
+    world.submit("mine", queue="lender", cpu=1000)
+    around.answer()
+    told = why(world, "mine")
+    assert "LOWER_PRIORITY" not in told.preemption
+    assert "(what namespace default may have in queue lender is used up)" in told.preemption
+
+
+def test_of_an_elastic_job_it_says_how_many_pods_stay(world):
+    world.nodes(4, cpu=2000)
+    world.submit("e", replicas=6, least=2)
+    world.pods("e", 2)
+    assert "6 pods on 3 nodes" in why(world, "e").summary
+    job = world.job("e")
+    world.cell.by_hand(tr.JobShrunk(job.id, job.epoch, (4, 5), not_before_ms=world.cell.now_ms + 60_000))
+    assert "4 pods on 2 nodes (2 more leave)" in why(world, "e").summary
+    world.pods("e", 5, 4, 5)
+    assert "4 pods on 2 nodes, epoch 1; wants 2 more" in why(world, "e").summary
+
+
+def test_the_cause_of_a_rejection_is_told_while_it_waits_and_after(world):
+    world.nodes(1)
+    world.submit("a", cpu=2000)
+    world.cell.send(c.PlacementRejected("sim-a", world.id("a"), 1, 0, "NotFound", 'namespaces "ann" not found'))
+    world.pods("a", 5)
+    told = why(world, "a")
+    assert told.blockers[0].message == ('waits 1 s more after PlacementRejected (NotFound: namespaces "ann" not found)')
+    world.nodes(1, cpu=1000)
+    assert 'namespaces "ann" not found' in explain(world.state, world.id("a"), world.cell.now_ms + 3600_000).summary
+
+
+def test_what_it_ran_is_not_waiting(world):
+    world.nodes(1)
+    world.submit("a")
+    world.pods("a", 2)
+    world.cell.now_ms += 100_000
+    world.cell.send(c.PlacementRejected("sim-a", world.id("a"), 1, 0))
+    world.pods("a", 5)
+    summary = explain(world.state, world.id("a"), world.cell.now_ms + 14_000).summary
+    assert summary.startswith("Queued again for 14 s, submitted 114 s ago: ")

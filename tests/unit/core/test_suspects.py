@@ -302,10 +302,10 @@ def test_what_is_said_of_the_nodes_it_keeps_off(world):
     assert (capacity.kind, capacity.needed, capacity.available) == ("capacity", 1, 0)
     assert (suspect.rule, suspect.kind, suspect.subject) == ("L3", "suspect", "node-0")
     assert (suspect.missing, suspect.nodes) == (31_000, 1)
-    assert suspect.message == "it failed to start on node-0: tried there again in 31 s if there is no other room"
+    assert suspect.message == "it failed to start on node-0 (no: ): tried there again in 31 s if there is no other room"
     assert explanations.to_proto(told).blockers[1].missing == "31s"
     later = explain(world.state, world.id("a"), world.job("a").suspects_until_ms)
-    assert later.summary.endswith("it fits now and is placed in the next cycle")
+    assert later.summary.endswith("placed in the next cycle; it did not start last time: PlacementRejected (no: )")
     assert later.blockers == ()
 
 

@@ -9,6 +9,7 @@ from muster.core import snapshot
 from muster.core.demand import demand, startable
 from muster.core.errors import Rejected
 from muster.core.model import QueueSpec
+from muster.core.promises import overpromised
 from muster.core.queue_changes import plan
 from muster.core.standing import standings
 from muster.core.whatif import forecast_job, forecast_queues
@@ -227,6 +228,27 @@ def test_standing_counts_what_waits_runs_and_backs_off(world):
     assert flows == ((("cpu", 3100), ("pods", 2)),)
 
 
+def test_guarantees_beyond_what_there_is_are_told(world):
+    """Not refused: nodes come and go."""
+    asked = QueueSpec("", "", "", guaranteed=(("cpu", 30_000), ("memory", 1)))
+
+    def warnings():
+        change = c.ChangeQueues(plan(world.state.queues, {"big": asked}))
+        return forecast_queues(world.state, change, world.cell.now_ms).warnings
+
+    assert warnings() == (), "nothing is known of the nodes yet"
+    world.cell.send(c.NodesReported("sim-a", (world.node("n", cpu=24_000),), first=True, complete=True))
+    (cpu, memory) = warnings()
+    assert cpu.startswith("queues are guaranteed 30 cpu together, and there are 24 now")
+    assert "memory" in memory or "byte" in memory
+    world.queue("a/b", guaranteed=(("cpu", 10_000),))
+    world.queue("a", guaranteed=(("cpu", 14_000),))
+    assert overpromised(world.state.queues, world.state.nodes.capacity()) == (), "the child's is a part of it"
+    world.queue("c", guaranteed=(("cpu", 10_001),))
+    (told,) = overpromised(world.state.queues, world.state.nodes.capacity())
+    assert "24.001 cpu" in told
+
+
 def test_what_is_borrowed_and_lent(world):
     world.nodes(10, cpu=1000)
     world.queue("a", guaranteed=(("cpu", 6000),), lending_limit=(("cpu", 5000),))
@@ -234,9 +256,10 @@ def test_what_is_borrowed_and_lent(world):
     queues = {path: world.state.queues.find(path).id for path in ("a", "b")}
     for n in range(5):
         world.submit(f"b{n}", queue="b", cpu=1000)
+    # it could still have all of its guarantee but the 1000 that nothing is left for
     entitled = (c.Entitlement(queues["a"], ()), c.Entitlement(queues["b"], (("cpu", 4000),)))
     world.cell.send(c.EntitlementsComputed(1, entitled))
     found = standings(world.state)
     assert dict(found[queues["a"]].withheld) == {"cpu": 1000}
-    assert dict(found[queues["a"]].lent) == {"cpu": 5000}
+    assert dict(found[queues["a"]].lent) == {"cpu": 1000}
     assert dict(found[queues["b"]].borrowed) == {"cpu": 1000}

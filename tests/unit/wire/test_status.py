@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 from tests.unit.core.conftest import World
+from tests.unit.core.preempting import Around
 
 from muster.api.v1 import job_pb2
 from muster.core import commands as c
 from muster.core import snapshot
-from muster.core.limits import ATTEMPT_PODS_KEPT_MAX
+from muster.core import transitions as tr
+from muster.core.limits import ATTEMPT_PODS_KEPT_MAX, RESIZE_PODS_KEPT_MAX, RESIZES_KEPT_MAX
 from muster.core.model import JobState
 from muster.wire import codec, status
 
@@ -100,3 +102,47 @@ def test_a_snapshot_has_them(world):
     assert world.job("j").exits == ((1, 5),)
     world.pods("j", GONE, 0)
     assert ends(attempts(world, "j")[0]) == [("main-1", "FAILED", 5), ("main-0", "GONE", 0)]
+
+
+def test_growths_and_shrinks_are_told_and_why_pods_left():
+    """Also after a snapshot, and when the placement is over."""
+    world = World()
+    around = Around(world.cell)
+    world.nodes(2, cpu=3000)
+    world.submit("e", replicas=6, least=2)
+    around.calm()
+    world.submit("high", cpu=2000, priority=5)
+    around.answer()
+    job = world.job("e")
+    asked = list(job.leaving)
+    assert len(asked) == 2
+    world.pods("e", GONE, asked[0])
+    loaded = snapshot.load(
+        codec.decode_snapshot_part(codec.encode_snapshot_part(p)) for p in snapshot.dump(world.state)
+    )
+    for state in (world.state, loaded):
+        (now,) = status.full(state, state.jobs[job.id]).status.attempts
+        grown, shrunk = now.resizes
+        assert (grown.replicas, grown.reason) == (4, job_pb2.REASON_UNSPECIFIED)
+        assert (shrunk.replicas, shrunk.reason) == (-2, job_pb2.REASON_SHRUNK)
+        assert shrunk.preempted_by == world.id("high")
+        left = {r.pod: (r.left_reason, r.left_message) for r in now.replicas if r.left_reason}
+        why = (job_pb2.REASON_SHRUNK, f"they make room for job {world.id('high')}")
+        assert left == {f"main-{asked[0]}": why, f"main-{asked[1]}": why}, "one is gone, one is about to be"
+    world.cell.send(c.CancelJob(job.id))
+    world.pods("e", GONE)
+    (over,) = attempts(world, "e")
+    assert [resize.replicas for resize in over.resizes] == [4, -2]
+    assert {r.pod for r in over.replicas if r.left_reason} == {f"main-{position}" for position in asked}
+
+
+def test_what_is_kept_of_growths_and_shrinks_is_bounded(world):
+    world.submit("e", replicas=150, least=2)
+    world.pods("e", RUNNING)
+    job = world.job("e")
+    for n in range(RESIZES_KEPT_MAX + 3):
+        world.cell.by_hand(tr.JobShrunk(job.id, job.epoch, (149 - n,), message=f"{n}"))
+    world.cell.by_hand(tr.JobShrunk(job.id, job.epoch, tuple(range(20, 120)), message="many"))
+    assert len(world.job("e").resizes) == RESIZES_KEPT_MAX
+    last = world.job("e").resizes[-1]
+    assert (last.shrunk, len(last.pods)) == (100, RESIZE_PODS_KEPT_MAX)

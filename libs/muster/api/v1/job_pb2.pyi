@@ -1241,6 +1241,7 @@ class Attempt(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     EXIT_CODE_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
+    RESIZES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     reason: Global___Reason.ValueType
     message: _builtins.str
@@ -1257,6 +1258,12 @@ class Attempt(_message.Message):
         first, and how pods ended is kept of 64 (of all if all succeeded).
         """
 
+    @_builtins.property
+    def resizes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Resize]:
+        """When an elastic job grew or shrank while it went on, the last 16 of the job; the events job.grown and job.shrunk tell
+        all. Of array jobs shrinks only: their indices take turns all the time.
+        """
+
     def __init__(
         self,
         *,
@@ -1268,14 +1275,52 @@ class Attempt(_message.Message):
         message: _builtins.str = ...,
         exit_code: _builtins.int = ...,
         replicas: _abc.Iterable[Global___Replica] | None = ...,
+        resizes: _abc.Iterable[Global___Resize] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "place_time", b"place_time", "start_time", b"start_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "epoch", b"epoch", "exit_code", b"exit_code", "message", b"message", "place_time", b"place_time", "reason", b"reason", "replicas", b"replicas", "start_time", b"start_time"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_time", b"end_time", "epoch", b"epoch", "exit_code", b"exit_code", "message", b"message", "place_time", b"place_time", "reason", b"reason", "replicas", b"replicas", "resizes", b"resizes", "start_time", b"start_time"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Attempt: _TypeAlias = Attempt  # noqa: Y015
+
+@_typing.final
+class Resize(_message.Message):
+    """Resize is a growth or a shrink of a job that goes on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIME_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    PREEMPTED_BY_FIELD_NUMBER: _builtins.int
+    replicas: _builtins.int
+    """How many more; below zero how many fewer."""
+    reason: Global___Reason.ValueType
+    """Of a shrink."""
+    message: _builtins.str
+    preempted_by: _builtins.str
+    """The job that they make room for, if that is why."""
+    @_builtins.property
+    def time(self) -> _timestamp_pb2.Timestamp: ...
+    def __init__(
+        self,
+        *,
+        time: _timestamp_pb2.Timestamp | None = ...,
+        replicas: _builtins.int = ...,
+        reason: Global___Reason.ValueType = ...,
+        message: _builtins.str = ...,
+        preempted_by: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["time", b"time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "preempted_by", b"preempted_by", "reason", b"reason", "replicas", b"replicas", "time", b"time"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Resize: _TypeAlias = Resize  # noqa: Y015
 
 @_typing.final
 class Replica(_message.Message):
@@ -1291,6 +1336,8 @@ class Replica(_message.Message):
     PHASE_FIELD_NUMBER: _builtins.int
     EXIT_CODE_FIELD_NUMBER: _builtins.int
     POD_FIELD_NUMBER: _builtins.int
+    LEFT_REASON_FIELD_NUMBER: _builtins.int
+    LEFT_MESSAGE_FIELD_NUMBER: _builtins.int
     task: _builtins.str
     index: _builtins.int
     """Within its group."""
@@ -1302,6 +1349,11 @@ class Replica(_message.Message):
     """Of a failed pod; kept of the first 64 of an attempt."""
     pod: _builtins.str
     """What people call it: "worker-3". Its name in the cluster starts with the job's and ends with the attempt (LOG-15)."""
+    left_reason: Global___Reason.ValueType
+    """Why it has left, or is asked to leave, a job that goes on without it. Known of the first 64 of a shrink, of the last
+    16 shrinks and growths.
+    """
+    left_message: _builtins.str
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Device indices on the node."""
@@ -1317,10 +1369,12 @@ class Replica(_message.Message):
         phase: Global___PodPhase.ValueType = ...,
         exit_code: _builtins.int = ...,
         pod: _builtins.str = ...,
+        left_reason: Global___Reason.ValueType = ...,
+        left_message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "devices", b"devices", "exit_code", b"exit_code", "index", b"index", "node", b"node", "phase", b"phase", "pod", b"pod", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "devices", b"devices", "exit_code", b"exit_code", "index", b"index", "left_message", b"left_message", "left_reason", b"left_reason", "node", b"node", "phase", b"phase", "pod", b"pod", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

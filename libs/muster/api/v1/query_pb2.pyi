@@ -824,6 +824,7 @@ class GetCellResponse(_message.Message):
     PLACED_TOTAL_FIELD_NUMBER: _builtins.int
     FINISHED_TOTAL_FIELD_NUMBER: _builtins.int
     TRANSACTIONS_TOTAL_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     cell: _builtins.str
     leader: _builtins.str
     epoch: _builtins.int
@@ -862,6 +863,10 @@ class GetCellResponse(_message.Message):
     def now(self) -> _timestamp_pb2.Timestamp:
         """The ledger's time."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """For people: what is no fault of a part and may not be meant, such as guarantees that come to more than there is."""
+
     def __init__(
         self,
         *,
@@ -883,10 +888,11 @@ class GetCellResponse(_message.Message):
         placed_total: _builtins.int = ...,
         finished_total: _builtins.int = ...,
         transactions_total: _builtins.int = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["inbox_committed", b"inbox_committed", "now", b"now", "waits", b"waits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "cell", b"cell", "clusters", b"clusters", "epoch", b"epoch", "finished_total", b"finished_total", "inbox_committed", b"inbox_committed", "inbox_end", b"inbox_end", "jobs_by_state", b"jobs_by_state", "leader", b"leader", "ledger_end", b"ledger_end", "ledger_sequence", b"ledger_sequence", "now", b"now", "placed_total", b"placed_total", "queues", b"queues", "replica", b"replica", "transactions_total", b"transactions_total", "usage", b"usage", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "cell", b"cell", "clusters", b"clusters", "epoch", b"epoch", "finished_total", b"finished_total", "inbox_committed", b"inbox_committed", "inbox_end", b"inbox_end", "jobs_by_state", b"jobs_by_state", "leader", b"leader", "ledger_end", b"ledger_end", "ledger_sequence", b"ledger_sequence", "now", b"now", "placed_total", b"placed_total", "queues", b"queues", "replica", b"replica", "transactions_total", b"transactions_total", "usage", b"usage", "waits", b"waits", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1215,7 +1221,7 @@ class GetUsageRequest(_message.Message):
     USER_FIELD_NUMBER: _builtins.int
     MIN_POSITION_FIELD_NUMBER: _builtins.int
     queue: _builtins.str
-    """This queue and everything below it."""
+    """This queue and everything below it, also queues that are gone: they count below the path they had in the end."""
     namespace: _builtins.str
     user: _builtins.str
     @_builtins.property

@@ -976,6 +976,7 @@ class TreeForecast(_message.Message):
     ENTITLEMENTS_FIELD_NUMBER: _builtins.int
     RECLAIMABLE_FIELD_NUMBER: _builtins.int
     LEAVING_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def entitlements(self) -> _containers.RepeatedCompositeFieldContainer[Global___EntitlementChange]:
         """Queues whose entitlement would be another one."""
@@ -988,16 +989,21 @@ class TreeForecast(_message.Message):
     def leaving(self) -> _containers.RepeatedCompositeFieldContainer[Global___Reclaimable]:
         """Queues that would be draining: their running jobs would have to leave (rule Q1)."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What is allowed and may not be meant, for people: guarantees that come to more than there is."""
+
     def __init__(
         self,
         *,
         entitlements: _abc.Iterable[Global___EntitlementChange] | None = ...,
         reclaimable: _abc.Iterable[Global___Reclaimable] | None = ...,
         leaving: _abc.Iterable[Global___Reclaimable] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["entitlements", b"entitlements", "leaving", b"leaving", "reclaimable", b"reclaimable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entitlements", b"entitlements", "leaving", b"leaving", "reclaimable", b"reclaimable", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1210,6 +1216,7 @@ class GetSharesResponse(_message.Message):
     CAPACITY_FIELD_NUMBER: _builtins.int
     LEDGER_SEQUENCE_FIELD_NUMBER: _builtins.int
     ENTITLEMENTS_SEQUENCE_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     ledger_sequence: _builtins.int
     entitlements_sequence: _builtins.int
     """The ledger sequence that the entitlements were computed from; 0: they are the guarantees, fair-share has not
@@ -1221,6 +1228,10 @@ class GetSharesResponse(_message.Message):
     def capacity(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Of all clusters, as quantities."""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """For people: guarantees that come to more than there is, in the whole cell."""
+
     def __init__(
         self,
         *,
@@ -1228,10 +1239,11 @@ class GetSharesResponse(_message.Message):
         capacity: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         ledger_sequence: _builtins.int = ...,
         entitlements_sequence: _builtins.int = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "entitlements_sequence", b"entitlements_sequence", "ledger_sequence", b"ledger_sequence", "queues", b"queues"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity", b"capacity", "entitlements_sequence", b"entitlements_sequence", "ledger_sequence", b"ledger_sequence", "queues", b"queues", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1301,7 +1313,9 @@ class ResourceShare(_message.Message):
     borrowed: _builtins.str
     """Usage above the entitlement."""
     lent: _builtins.str
-    """Of the guarantee: not used, and used by others."""
+    """Of the guarantee: not used, and in use by others, who would have to give it back if all guarantees were used. Nothing
+    as long as there is room beside the guarantees; siblings together never more than what is used beyond guarantees.
+    """
     withheld: _builtins.str
     """Of the guarantee: not used, and not lent because of the lending limit."""
     pending: _builtins.str
