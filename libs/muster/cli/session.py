@@ -70,8 +70,6 @@ async def unknown_job(client: Client, name: str, error: NotFound) -> CliError:
 
 async def unknown_queue(client: Client, path: str, error: ClientError) -> CliError:
     """The error for a queue that does not exist, with the nearest path; of a move it may be the place it goes to."""
-    if f'"{path}"' not in error.message:
-        return CliError(sentence(error), Exit.NOT_FOUND, "`muster queue list` shows the queues")
     paths: list[str] = []
     try:
         paths = [queue.path for queue in await client.list_queues()]
