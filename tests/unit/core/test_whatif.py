@@ -139,6 +139,7 @@ def test_entitlements_count_the_job_that_is_thought_of(world):
 def test_a_weight_moves_entitlements_and_makes_jobs_reclaimable(world):
     world.nodes(6, cpu=1000)
     world.queue("batch")
+    world.queue("research", preemption="ANY")
     for n in range(6):
         world.submit(f"b{n}", queue="batch", cpu=1000)
         world.pods(f"b{n}", 2)
@@ -146,7 +147,7 @@ def test_a_weight_moves_entitlements_and_makes_jobs_reclaimable(world):
     for n in range(6):
         world.submit(f"r{n}", cpu=1000)
     world.cell.wait(3_600_000)
-    changes = plan(world.state.queues, {"research": spec(weight=2)})
+    changes = plan(world.state.queues, {"research": spec(weight=2, preemption="ANY")})
     told = forecast_queues(world.state, c.ChangeQueues(changes), world.cell.now_ms)
     assert [(d.path, d.kind, d.fields) for d in told.changes] == [("research", "changed", (("weight", 1, 2),))]
     cpu = {path: (dict(before)["cpu"], dict(after)["cpu"]) for path, before, after in told.entitlements}
@@ -172,7 +173,7 @@ def test_nobody_is_reclaimable_where_nobody_reclaims(world):
     assert not told.reclaimable
     changes = plan(world.state.queues, {"batch": spec(weight=0), "research": spec(preemption="ANY")})
     told = forecast_queues(world.state, c.ChangeQueues(changes), world.cell.now_ms)
-    assert [found.jobs for found in told.reclaimable] == [1]
+    assert [found.jobs for found in told.reclaimable] == [2]
 
 
 def test_a_queue_that_drains_gives_all_it_has_to_the_others(world):
