@@ -12,7 +12,7 @@ Works on the arrays that the preemptor's planner keeps, so fifty thousand jobs t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -23,24 +23,12 @@ from muster.core import resources
 from muster.core.borrowing_edge import Edge
 from muster.core.model import Amounts
 from muster.core.node_arrays import BoolArray, Int64Array
-from muster.core.potential import summed
 from muster.core.preemption_rules import Outlook, min_runtime_ms
 from muster.core.queues import QueueTree
 from muster.core.resources import PODS
 from muster.core.state import CellState
 from muster.core.takers import EVERYBODY, Speakers, Takers
-from muster.core.victim_table import (
-    CORE,
-    ELASTIC,
-    FIXED,
-    LEAF,
-    PRIORITY,
-    SHORTEST,
-    SINCE,
-    TIRED,
-    table_of,
-    unsaved,
-)
+from muster.core.victim_table import FIXED, LEAF, PRIORITY, SHORTEST, SINCE, TIRED, table_of, unsaved
 
 NAMED_MAX: Final = 20  # jobs that are named, of each leaf
 EDGE_MAX: Final = 256  # parts that are looked at one by one where a leaf reaches its entitlement
@@ -63,8 +51,8 @@ class Reclaimable(NamedTuple):
     """What would go, by line of the victim table."""
 
     whole: BoolArray
-    replicas: Int64Array  # elastic ones of jobs that stay
-    amounts: Int64Array  # [line, column]
+    replicas: Int64Array  # elastic ones
+    amounts: dict[int, Amounts]  # where that is not all the job has, or all it can spare
 
 
 class Borrowing:
@@ -75,28 +63,38 @@ class Borrowing:
         self._now_ms = now_ms
         self._waiting = waiting
         self._table = table_of(state)
+        self._lines = _Lines(state)
 
-    def reclaimable(self, tree: QueueTree, deserved: Mapping[str, Amounts]) -> Reclaimable:
-        """What others could take back under the tree and these entitlements."""
+    def change(
+        self, before: tuple[QueueTree, Mapping[str, Amounts]], after: tuple[QueueTree, Mapping[str, Amounts]]
+    ) -> Iterator[Newly]:
+        """By leaf, what others could take back under the tree and the entitlements after, and not under those before."""
+        then = self._reclaimable(*after, np.ones(len(self._table.leaves), np.bool_))
+        concerned = np.zeros(len(self._table.leaves), np.bool_)
+        concerned[self._table.facts[np.flatnonzero(then.whole | (then.replicas > 0)), LEAF]] = True
+        yield from self._newly(self._reclaimable(*before, concerned), then)
+
+    def _reclaimable(self, tree: QueueTree, deserved: Mapping[str, Amounts], leaves: BoolArray) -> Reclaimable:
+        """What others could take back of these leaves."""
         state = self._state
         published = {queue.id: deserved.get(queue.id, ()) for queue in tree.by_id.values()}
         usage = state.potential.usage
         outlook = Outlook(
             tree, published, state.nodes.capacity(), lambda leaf: usage.get(leaf, {}), max(self._now_ms, state.now_ms)
         )
-        return _Reclaim(state, outlook, Takers(outlook, self._waiting, self._table.leaves)).run()
+        return _Reclaim(state, self._lines, outlook, Takers(outlook, self._waiting, self._table.leaves)).run(leaves)
 
-    def newly(self, before: Reclaimable, after: Reclaimable) -> Iterator[Newly]:
+    def _newly(self, before: Reclaimable, after: Reclaimable) -> Iterator[Newly]:
         """By leaf, what goes after a change and did not before."""
         table = self._table
-        order = table.order()
         whole = after.whole & ~before.whole
         replicas = np.where(after.whole | before.whole, 0, np.maximum(after.replicas - before.replicas, 0))
+        order = table.order()
         lines = order[(whole | (replicas > 0))[order]]
         leaves = table.facts[lines, LEAF]
         for number in np.unique(leaves).tolist():
             mine = lines[leaves == number]
-            usage = np.maximum(after.amounts[mine] - before.amounts[mine], 0)
+            usage = np.maximum(self._taken(after, mine) - self._taken(before, mine), 0)
             ran_ms = unsaved(table.facts[mine], self._now_ms)
             gone, cut = mine[whole[mine]], mine[~whole[mine]]
             yield Newly(
@@ -110,6 +108,18 @@ class Borrowing:
                 first_shrunk=self._first(cut),
             )
 
+    def _taken(self, found: Reclaimable, lines: Int64Array) -> Int64Array:
+        """[line, column]"""
+        table = self._table
+        elastic = np.where((found.replicas[lines] > 0)[:, None], table.spare[lines], 0)
+        amounts: Int64Array = np.where(found.whole[lines][:, None], table.total[lines], elastic)
+        for place, line in enumerate(lines.tolist() if found.amounts else ()):
+            if line in found.amounts:
+                amounts[place] = 0
+                for resource, amount in found.amounts[line]:
+                    amounts[place, self._state.nodes.columns[resource]] = amount
+        return amounts
+
     def _first(self, lines: Int64Array) -> tuple[str, ...]:
         return tuple(self._table.jobs[line] for line in lines[:NAMED_MAX].tolist())
 
@@ -117,13 +127,51 @@ class Borrowing:
         return resources.amounts({name: int(columns[n]) for name, n in self._state.nodes.columns.items()})
 
 
+class _Lines:
+    """What is the same under every tree, in the order in which jobs leave: lower priority and newer first."""
+
+    def __init__(self, state: CellState) -> None:
+        table = table_of(state)
+        facts = table.facts
+        self.lines = lines = table.order()[::-1].copy()
+        self.leaf: Int64Array = facts[lines, LEAF]
+        self.priority: Int64Array = facts[lines, PRIORITY]
+        self.tired = facts[lines, TIRED] == 1
+        self.shortest: Int64Array = facts[lines, SHORTEST]
+        self.since: Int64Array = facts[lines, SINCE]
+        self.free = facts[lines, FIXED] == 0
+        holders = [line for job in state.holds if (line := table.line(job)) is not None]
+        if holders:
+            self.free &= ~np.isin(lines, holders)  # who holds something is nobody's victim
+        self.elastic = bool(table.spare.any())
+        from_here_on = _Stretches(self.leaf[::-1])
+        self.used: dict[str, Int64Array] = {}
+        self.spare: dict[str, Int64Array] = {}
+        self.upto: dict[str, Int64Array] = {}  # what the leaf uses with it and those that leave after it
+        for resource, column in state.nodes.columns.items():
+            used = table.total[lines, column]
+            if resource != PODS and used.any():
+                self.used[resource] = used
+                self.spare[resource] = table.spare[lines, column] if self.elastic else np.zeros(len(lines), np.int64)
+                self.upto[resource] = from_here_on.up_to_here(used[::-1])[::-1]
+        level = self.leaf * EVERYBODY + self.priority
+        self.levels = np.flatnonzero(np.diff(level, prepend=-EVERYBODY))  # where those of a leaf and priority begin
+
+    def of_level(self, resource: str) -> Int64Array:
+        """What the leaf uses with all that are as important."""
+        upto = self.upto[resource]
+        return np.repeat(upto[self.levels], np.diff(np.append(self.levels, len(upto))))
+
+
 class _Parts(NamedTuple):
     """Parts of jobs that may leave, in the order in which they do, leaf by leaf."""
 
     line: Int64Array
-    part: Int64Array
+    core: BoolArray  # else elastic
     leaf: Int64Array
-    amounts: Int64Array  # [part, column]
+    priority: Int64Array
+    bare: BoolArray  # cores of jobs whose elastic part is there as well
+    amounts: dict[str, Int64Array]
     may: dict[str, BoolArray]  # by resource: whether somebody may take it for that
     before: dict[str, Int64Array]  # by resource: what leaves the leaf before it
 
@@ -131,8 +179,9 @@ class _Parts(NamedTuple):
 class _Reclaim:
     """One answer."""
 
-    def __init__(self, state: CellState, outlook: Outlook, takers: Takers) -> None:
+    def __init__(self, state: CellState, lines: _Lines, outlook: Outlook, takers: Takers) -> None:
         self._state = state
+        self._lines = lines
         self._outlook = outlook
         self._takers = takers
         self._table = table = table_of(state)
@@ -140,22 +189,16 @@ class _Reclaim:
         count = len(table.jobs)
         self._whole = np.zeros(count, np.bool_)
         self._replicas = np.zeros(count, np.int64)
-        self._amounts = np.zeros((count, len(self._columns)), np.int64)
+        self._amounts: dict[int, Amounts] = {}
         self._excess: dict[str, Int64Array] = {}  # by leaf, above the entitlement
 
-    def run(self) -> Reclaimable:
-        table = self._table
-        wanted = [r for r in self._takers.resources() if r in self._columns]
-        self._excess = {resource: self._excesses(resource) for resource in wanted}
-        bounds = {resource: self._takers.bounds(resource) for resource in wanted}
-        concerned = np.zeros(len(table.leaves), np.bool_)
-        for resource in wanted:
-            concerned |= (self._excess[resource] > 0) & (bounds[resource][0] > -EVERYBODY)
-        if concerned.any():
-            lines = table.order()[::-1]  # lower priority and newer first
-            lines = lines[concerned[table.facts[lines, LEAF]]]
-            if len(lines):
-                self._take(self._parts(lines, bounds))
+    def run(self, leaves: BoolArray) -> Reclaimable:
+        wanted = [resource for resource in self._takers.resources() if resource in self._lines.used]
+        self._excess = {resource: self._excesses(resource) * leaves for resource in wanted}
+        if any((excess > 0).any() for excess in self._excess.values()):
+            parts = self._parts(wanted)
+            if len(parts.line):
+                self._take(parts)
         return Reclaimable(self._whole, self._replicas, self._amounts)
 
     def _excesses(self, resource: str) -> Int64Array:
@@ -165,113 +208,123 @@ class _Reclaim:
             queue = self._outlook.tree.by_id.get(leaf)
             if queue is None or any(above.spec.state == "DRAINING" for above in queue.chain):
                 found.append(0)
-                continue
-            used = summed(self._outlook.usage_of(leaf)).get(resource, 0)
-            found.append(used - self._outlook.entitled_of(leaf).amounts.get(resource, 0))
+            else:
+                used = sum(usage.get(resource, 0) for usage in self._outlook.usage_of(leaf).values())
+                found.append(used - self._entitled(leaf, resource))
         return np.array(found, np.int64)
-
-    # --- which parts may leave, and in which order ------------------------------------------------------------------
-
-    def _parts(self, lines: Int64Array, bounds: Mapping[str, tuple[Int64Array, Int64Array]]) -> _Parts:
-        table = self._table
-        facts, total, spare = table.facts[lines], table.total[lines], table.spare[lines]
-        leaf, priority = facts[:, LEAF], facts[:, PRIORITY]
-        free, rested = self._movable(lines, facts)
-        tired = facts[:, TIRED] == 1
-        own = self._own(leaf, total, spare)
-        may: dict[str, tuple[BoolArray, BoolArray]] = {}
-        any_elastic, any_core = np.zeros(len(lines), np.bool_), np.zeros(len(lines), np.bool_)
-        for resource, (everyone, lower) in bounds.items():
-            column = self._columns[resource]
-            over = (self._excess[resource] > 0)[leaf] & free & self._reached(resource, leaf, priority, total, lower)
-            elastic = over & (spare[:, column] > 0) & (priority < everyone[leaf])
-            core = over & rested & (total[:, column] > 0) & (priority < np.where(tired, lower[leaf], everyone[leaf]))
-            may[resource] = (elastic, core)
-            any_elastic |= elastic
-            any_core |= core
-        first, second = np.flatnonzero(any_elastic), np.flatnonzero(any_core)
-        at = np.concatenate((first, second))
-        part = np.repeat(np.array((ELASTIC, CORE)), (len(first), len(second)))
-        order = np.argsort((leaf[at] * 2 + own[at, part]) * 2 + part, kind="stable")
-        at, part = at[order], part[order]
-        amounts = np.where((part == ELASTIC)[:, None], spare[at], total[at] - spare[at] * any_elastic[at][:, None])
-        found = _Parts(lines[at], part, leaf[at], amounts, {}, {})
-        for resource, (elastic, core) in may.items():
-            found.may[resource] = np.where(part == ELASTIC, elastic[at], core[at])
-        return found
-
-    def _movable(self, lines: Int64Array, facts: Int64Array) -> tuple[BoolArray, BoolArray]:
-        """By line: whether its elastic part may leave, and whether min_runtime lets its core (rule P4)."""
-        tree, table = self._outlook.tree, self._table
-        free = facts[:, FIXED] == 0
-        holders = [line for job in self._state.holds if (line := table.line(job)) is not None]
-        if holders:
-            free &= ~np.isin(lines, holders)  # who holds something is nobody's victim
-        of_queue = np.array([min_runtime_ms(tree.by_id[q]) if q in tree else 0 for q in table.leaves], np.int64)
-        shortest = np.maximum(of_queue[facts[:, LEAF]], facts[:, SHORTEST])
-        rested = (shortest == 0) | (facts[:, SINCE] + shortest <= self._outlook.now_ms)
-        return free, rested
-
-    def _own(self, leaf: Int64Array, total: Int64Array, spare: Int64Array) -> Int64Array:
-        """[line, part] 1 where the part is within the cumulated E of its queue, 0 where it is borrowed (rule P3)."""
-        own = np.ones((len(leaf), 2), np.int64)
-        for resource in self._outlook.capacity:
-            column = self._columns.get(resource)
-            if column is None or not total[:, column].any():
-                continue
-            used, elastic = total[:, column], spare[:, column]
-            upto = _from_here_on(leaf, used)
-            most = np.array([self._entitled(q, resource) for q in self._table.leaves], np.int64)[leaf]
-            own[:, ELASTIC] &= ~((upto > most) & (elastic > 0))
-            own[:, CORE] &= ~((upto - elastic > most) & (used > elastic))
-        return own
 
     def _entitled(self, leaf: str, resource: str) -> int:
         return self._outlook.entitled_of(leaf).amounts.get(resource, 0) if leaf in self._outlook.tree else 0
 
-    def _reached(
-        self, resource: str, leaf: Int64Array, priority: Int64Array, total: Int64Array, lower: Int64Array
-    ) -> BoolArray:
-        """Whether a more important job than any that takes it would be missed (rule P1): its leaf is not above the
-        entitlement with the jobs that are as important as it."""
-        missed = priority > lower[leaf]
-        if not missed.any():
-            return ~missed
-        upto = _from_here_on(leaf, total[:, self._columns[resource]])
-        level = leaf * EVERYBODY + priority
-        starts = np.flatnonzero(np.diff(level, prepend=level[0] - 1))
-        whole = np.repeat(upto[starts], np.diff(np.append(starts, len(level))))
-        most = np.array([self._entitled(q, resource) for q in self._table.leaves], np.int64)[leaf]
-        reached: BoolArray = ~missed | (whole > most)
-        return reached
+    def _most(self, resource: str) -> Int64Array:
+        """By leaf: its entitlement."""
+        return np.array([self._entitled(leaf, resource) for leaf in self._table.leaves], np.int64)
+
+    # --- which parts may leave, and in which order ------------------------------------------------------------------
+
+    def _parts(self, wanted: Sequence[str]) -> _Parts:
+        of = self._lines
+        none = np.zeros(len(of.lines), np.bool_)
+        rested = self._rested()
+        may: dict[str, tuple[BoolArray, BoolArray]] = {}
+        judged: dict[bytes, tuple[Int64Array, BoolArray, BoolArray]] = {}  # most resources have the same takers
+        for resource in wanted:
+            bounds = self._takers.bounds(resource)
+            alike = bounds.tobytes()
+            if alike not in judged:
+                everyone, lower = bounds[0][of.leaf], bounds[1][of.leaf]
+                core = rested & (of.priority < (np.where(of.tired, lower, everyone) if of.tired.any() else everyone))
+                judged[alike] = lower, of.free & (of.priority < everyone), of.free & core
+            lower, elastic, core = judged[alike]
+            over = (self._excess[resource] > 0)[of.leaf] & self._unmissed(resource, lower)
+            spares = over & elastic & (of.spare[resource] > 0) if of.elastic else none
+            may[resource] = spares, over & core & (of.used[resource] > 0)
+        any_elastic = np.logical_or.reduce([none, *(elastic for elastic, _ in may.values())])
+        any_core = np.logical_or.reduce([none, *(core for _, core in may.values())])
+        first, second = np.flatnonzero(any_elastic), np.flatnonzero(any_core)
+        at = np.concatenate((first, second))
+        core = np.repeat(np.array((False, True)), (len(first), len(second)))
+        grade = (of.leaf[at] * 2 + self._own(first, second)) * 2 + core
+        order = np.argsort(grade, kind="stable")
+        at, core = at[order], core[order]
+        bare = core & any_elastic[at]
+        found = _Parts(of.lines[at], core, of.leaf[at], of.priority[at], bare, {}, {}, {})
+        for resource, (elastic, whole) in may.items():
+            found.may[resource] = np.where(core, whole[at], elastic[at])
+        for resource, used in of.used.items():
+            spare = of.spare[resource][at]
+            found.amounts[resource] = np.where(core, used[at] - np.where(bare, spare, 0), spare)
+        return found
+
+    def _rested(self) -> BoolArray:
+        """By line: whether min_runtime lets its core leave (rule P4)."""
+        tree, of = self._outlook.tree, self._lines
+        leaves = [min_runtime_ms(tree.by_id[leaf]) if leaf in tree else 0 for leaf in self._table.leaves]
+        shortest = np.maximum(np.array(leaves, np.int64)[of.leaf], of.shortest)
+        rested: BoolArray = (shortest == 0) | (of.since + shortest <= self._outlook.now_ms)
+        return rested
+
+    def _own(self, elastic: Int64Array, core: Int64Array) -> Int64Array:
+        """Of these elastic parts, then of these cores: 1 for those within the cumulated E of their queue, 0 for the
+        borrowed (rule P3)."""
+        of = self._lines
+        borrowed = np.zeros(len(elastic), np.bool_), np.zeros(len(core), np.bool_)
+        for resource in self._outlook.capacity:
+            if resource in of.used:
+                most = self._most(resource)
+                upto, used, spare = of.upto[resource], of.used[resource], of.spare[resource]
+                if len(elastic):
+                    np.logical_or(
+                        borrowed[0], (upto[elastic] > most[of.leaf[elastic]]) & (spare[elastic] > 0), out=borrowed[0]
+                    )
+                left = spare[core]
+                past = (upto[core] - left > most[of.leaf[core]]) & (used[core] > left)
+                np.logical_or(borrowed[1], past, out=borrowed[1])
+        return 1 - np.concatenate(borrowed).astype(np.int64)
+
+    def _unmissed(self, resource: str, lower: Int64Array) -> BoolArray:
+        """Not those who are more important than any who takes, and of a leaf that is not above its entitlement with the
+        jobs that are as important (rule P1)."""
+        of = self._lines
+        missed: BoolArray = of.priority > lower
+        if missed.any():
+            missed &= of.of_level(resource) <= self._most(resource)[of.leaf]
+        return ~missed
 
     # --- until the leaf is at its entitlement -----------------------------------------------------------------------
 
     def _take(self, parts: _Parts) -> None:
-        if not len(parts.line):
-            return
-        taken = np.ones(len(parts.line), np.bool_)
-        for _ in range(2):  # what is not taken for anything leaves room for what is
-            for resource in parts.may:
-                amounts = parts.amounts[:, self._columns[resource]] * taken
-                parts.before[resource] = _up_to_here(parts.leaf, amounts) - amounts
+        stretches = _Stretches(parts.leaf)
+        for resource in parts.may:
+            parts.before[resource] = stretches.up_to_here(parts.amounts[resource]) - parts.amounts[resource]
+        taken, edge = self._taken(parts)
+        if (taken[1:] & ~taken[:-1] & (parts.leaf[1:] == parts.leaf[:-1])).any():
+            for resource in parts.may:  # what is not taken for anything leaves room for what is
+                leaving = parts.amounts[resource] * taken
+                parts.before[resource] = stretches.up_to_here(leaving) - leaving
             taken, edge = self._taken(parts)
-        clear = taken & ~edge
-        chosen = np.flatnonzero(taken)
-        for leaf in np.unique(parts.leaf[chosen[edge[chosen]]]).tolist():
-            of = np.flatnonzero(parts.leaf == leaf)
-            at = int(of[edge[of] & taken[of]][0])  # from here on one by one
-            clear[of[of >= at]] = False
-            self._go_on(parts, leaf, of[clear[of]], of[of >= at])
-        self._count(parts, np.flatnonzero(clear))
+        edges = np.flatnonzero(edge)
+        clear = taken.copy()
+        ranges: list[tuple[int, int, int, int]] = []  # leaf, its first part, the first edge, behind its last part
+        for at, leaf in zip(edges.tolist(), parts.leaf[edges].tolist(), strict=True):
+            if not ranges or ranges[-1][0] != leaf:
+                begin, end = np.searchsorted(parts.leaf, (leaf, leaf + 1)).tolist()
+                ranges.append((leaf, begin, at, end))
+                clear[at:end] = False  # from here on one by one
+        gone = _Gone(parts, clear)
+        for leaf, begin, at, end in ranges:
+            edge_of = Edge(self._outlook, self._takers, self._table.leaves[leaf], list(parts.may))
+            for priority, amounts in gone.between(begin, at):
+                edge_of.goes(priority, amounts)
+            self._one_by_one(parts, edge_of, at, min(end, at + EDGE_MAX))
+        self._count(parts, clear)
 
     def _taken(self, parts: _Parts) -> tuple[BoolArray, BoolArray]:
-        """Whether the leaf is still beyond its entitlement when it is the part's turn; whether it is not any more after
-        it, and has less."""
+        """Whether the leaf is still beyond its entitlement when it is the part's turn; whether that takes it below."""
         taken = np.zeros(len(parts.line), np.bool_)
         within, less = np.ones(len(parts.line), np.bool_), np.zeros(len(parts.line), np.bool_)
         for resource, may in parts.may.items():
-            amounts = parts.amounts[:, self._columns[resource]]
+            amounts = parts.amounts[resource]
             left = self._excess[resource][parts.leaf] - parts.before[resource]
             mine = may & (left > 0) & (amounts > 0)
             taken |= mine
@@ -279,53 +332,65 @@ class _Reclaim:
             less |= mine & (amounts > left)
         return taken, taken & within & less
 
-    def _go_on(self, parts: _Parts, leaf: int, gone: Int64Array, rest: Int64Array) -> None:
-        """With these parts of the leaf gone, the rest one by one."""
-        table = self._table
-        edge = Edge(self._outlook, self._takers, table.leaves[leaf], list(parts.may))
-        priorities = table.facts[parts.line[gone], PRIORITY]
-        for priority in np.unique(priorities).tolist():
-            edge.goes(priority, self._by_name(parts.amounts[gone[priorities == priority]].sum(axis=0)))
-        for at in rest[:EDGE_MAX].tolist():
-            line = int(parts.line[at])
+    def _one_by_one(self, parts: _Parts, edge: Edge, begin: int, end: int) -> None:
+        may = {resource: may[begin:end].tolist() for resource, may in parts.may.items()}
+        stretch = [parts.priority[begin:end].tolist(), *may.values()]
+        stretch += [amounts[begin:end].tolist() for amounts in parts.amounts.values()]
+        refused: dict[tuple[int, ...], None] = {}  # equal cores get the answer of the first
+        for place, alike in enumerate(zip(*stretch, strict=True)):
             if not edge.beyond():
                 break
-            job = self._state.jobs[table.jobs[line]]
-            whole = bool(parts.part[at] == CORE)
-            wanted = [resource for resource, may in parts.may.items() if may[at]]
-            if whole:
-                bare = bool((parts.line[gone] == line).any())
-                positions = edge.take_core(job, wanted, bare=bare)
+            line, core, bare = (int(of[begin + place]) for of in (parts.line, parts.core, parts.bare))
+            if core and alike in refused:
+                continue
+            job = self._state.jobs[self._table.jobs[line]]
+            wanted = [resource for resource, of in may.items() if of[place]]
+            positions = edge.take_core(job, wanted, bare=bool(bare)) if core else edge.take_elastic(job, wanted)
+            if not positions:
+                refused[alike] = None
+                continue
+            self._whole[line] |= bool(core)
+            self._replicas[line] += len(positions)
+            if core:
+                self._amounts.pop(line, None)
             else:
-                positions = edge.take_elastic(job, wanted)
-            if positions:
-                self._whole[line] |= whole
-                self._replicas[line] += len(positions)
-                for resource, amount in job.gang.of_positions(positions):
-                    self._amounts[line, self._columns[resource]] += amount
+                self._amounts[line] = job.gang.of_positions(positions)
 
-    def _count(self, parts: _Parts, chosen: Int64Array) -> None:
+    def _count(self, parts: _Parts, clear: BoolArray) -> None:
         """These parts go as they are."""
-        lines, core = parts.line[chosen], parts.part[chosen] == CORE
-        self._whole[lines[core]] = True
-        elastic = chosen[~core]
-        self._replicas[parts.line[elastic]] = parts.amounts[elastic, self._columns[PODS]]
-        for at in (chosen[core], elastic):
-            self._amounts[parts.line[at]] += parts.amounts[at]
+        elastic, core = parts.line[clear & ~parts.core], parts.line[clear & parts.core]
+        self._replicas[elastic] = self._table.spare[elastic, self._columns[PODS]]
+        self._whole[core] = True
 
 
-    def _by_name(self, columns: Int64Array) -> Amounts:
-        return resources.amounts({name: int(columns[n]) for name, n in self._columns.items()})
+class _Gone:
+    """What leaves by priority, for stretches of the parts."""
+
+    def __init__(self, parts: _Parts, clear: BoolArray) -> None:
+        level = parts.leaf * EVERYBODY + parts.priority
+        self._starts = starts = np.flatnonzero(np.diff(level, prepend=-EVERYBODY))
+        self._priorities: list[int] = parts.priority[starts].tolist()
+        self._sums: dict[str, list[int]] = {
+            resource: np.add.reduceat(amounts * clear, starts).tolist() for resource, amounts in parts.amounts.items()
+        }
+
+    def between(self, begin: int, end: int) -> Iterator[tuple[int, Amounts]]:
+        """From the first part of a leaf up to the first that is not clear."""
+        first, last = np.searchsorted(self._starts, (begin, end)).tolist()
+        for place in range(first, last):
+            amounts = tuple((resource, sums[place]) for resource, sums in self._sums.items() if sums[place])
+            yield self._priorities[place], amounts
 
 
-def _up_to_here(leaf: Int64Array, amounts: Int64Array) -> Int64Array:
-    """Sums within each leaf, whose lines are together."""
-    upto = np.cumsum(amounts)
-    starts = np.flatnonzero(np.diff(leaf, prepend=-1))
-    found: Int64Array = upto - np.repeat((upto - amounts)[starts], np.diff(np.append(starts, len(leaf))))
-    return found
+class _Stretches:
+    """Of an array of leaves in which each lies together."""
 
+    def __init__(self, leaf: Int64Array) -> None:
+        self._starts = np.flatnonzero(np.diff(leaf, prepend=-1))
+        self._lengths = np.diff(np.append(self._starts, len(leaf)))
 
-def _from_here_on(leaf: Int64Array, amounts: Int64Array) -> Int64Array:
-    """The same from the other end."""
-    return _up_to_here(leaf[::-1], amounts[::-1])[::-1]
+    def up_to_here(self, amounts: Int64Array) -> Int64Array:
+        """Sums within each leaf."""
+        upto: Int64Array = np.cumsum(amounts)
+        upto -= np.repeat((upto - amounts)[self._starts], self._lengths)
+        return upto

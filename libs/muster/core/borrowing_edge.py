@@ -14,7 +14,7 @@ from typing import Final
 
 from muster.core.jobs import Job
 from muster.core.model import Amounts
-from muster.core.potential import ByPriority, add, staying, summed
+from muster.core.potential import ByPriority, add, gained, staying, summed
 from muster.core.preemption_rules import Outlook, Taking, asked_for, why_not
 from muster.core.queues import Usage
 from muster.core.takers import Takers
@@ -33,16 +33,16 @@ class Edge:
         self._resources = resources
         self._share = outlook.entitled_of(leaf)
         self._usage: ByPriority = {p: dict(usage) for p, usage in outlook.usage_of(leaf).items()}
+        self._totals = summed(self._usage)
         self._gone: Usage = {}
-        self._gaps = {resource: takers.gaps(resource) for resource in resources}
         self._tries = 0
-        self._refused: dict[tuple[Amounts, int, bool], None] = {}
 
     def goes(self, priority: int, amounts: Amounts) -> None:
         """So much of jobs of this priority has left."""
         add(self._usage, priority, amounts, -1)
         for resource, amount in amounts:
             self._gone[resource] = self._gone.get(resource, 0) + amount
+            self._totals[resource] = self._totals.get(resource, 0) - amount
 
     def beyond(self) -> bool:
         """Whether there is anything left that could be taken."""
@@ -82,34 +82,42 @@ class Edge:
 
     def _left(self, resource: str) -> int:
         """By how much the leaf is still above its entitlement."""
-        return summed(self._usage).get(resource, 0) - self._share.amounts.get(resource, 0)
+        return self._totals.get(resource, 0) - self._share.amounts.get(resource, 0)
 
     def _may(self, taking: Taking) -> bool:
-        """Whether there is somebody for whom the rules allow it. Equal parts get the answer of the first."""
-        alike = (taking.amounts, taking.victim.spec.priority, taking.whole)
-        if alike in self._refused:
-            return False
+        """Whether there is somebody for whom the rules allow it."""
+        changes = {resource: -amount for resource, amount in taking.amounts}
+        lost = gained(self._totals, changes, self._share, self._outlook.capacity, self._takers.scale)
         for job in self._takers.others(self._leaf):
+            if lost + self._takers.gain(job) <= 0:
+                continue  # the rule that most often forbids it, at its cheapest (rule P1)
+            got = self._got(job)
+            if got and lost + self._takers.gain(job, got) <= 0:
+                continue
             if self._tries >= TRIES_MAX:
                 break
             self._tries += 1
             replicas = sum(task.min_replicas for task in job.asks.tasks)
-            if why_not(self._outlook_of(job), job, [taking], job.asks.minimum, replicas) is None:
+            if why_not(self._outlook_of(job, got), job, [taking], job.asks.minimum, replicas) is None:
                 return True
-        self._refused[alike] = None
         return False
 
-    def _outlook_of(self, job: Job) -> Outlook:
+    def _got(self, job: Job) -> Amounts:
+        """What the taker's queue has got before it is its turn."""
+        found = []
+        for resource in asked_for(job):
+            got = self._gone.get(resource, 0) - self._takers.gap_of_others(job.queue, resource)
+            if got > 0:
+                found.append((resource, got))
+        return tuple(found)
+
+    def _outlook_of(self, job: Job, got: Amounts) -> Outlook:
         """When it is this taker's turn."""
         outlook = self._outlook
-        had: ByPriority = {p: dict(usage) for p, usage in outlook.usage_of(job.queue).items()}
-        for resource in asked_for(job):
-            gaps = self._gaps.get(resource, {})
-            others = sum(gaps.values()) - gaps.get(job.queue, 0)
-            got = self._gone.get(resource, 0) - others
-            if got > 0:
-                add(had, job.spec.priority, ((resource, got),), 1)
-        usages = {self._leaf: self._usage, job.queue: had}
+        usages = {self._leaf: self._usage}
+        if got:
+            usages[job.queue] = had = {p: dict(usage) for p, usage in outlook.usage_of(job.queue).items()}
+            add(had, job.spec.priority, got, 1)
         found = copy.copy(outlook)
         found.usage_of = lambda leaf: usages[leaf] if leaf in usages else outlook.usage_of(leaf)
         return found

@@ -11,18 +11,21 @@ the jobs that plans are made for (`further`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
+from math import prod
 from typing import Final
 
 import numpy as np
 
+from muster.core import resources
 from muster.core.further import as_job, wanted
 from muster.core.jobs import Job, may_grow
-from muster.core.model import JobState
+from muster.core.model import Amounts, JobState
 from muster.core.node_arrays import Int64Array
-from muster.core.potential import summed
+from muster.core.potential import gained, summed
 from muster.core.preemption_rules import Outlook, asked_for
+from muster.core.queues import Usage
 from muster.core.state import CellState
 from muster.core.timers import Due
 
@@ -97,6 +100,10 @@ class Takers:
             if may:
                 self.jobs[leaf] = may
         self._bounds: dict[str, dict[str, tuple[int, int]]] = {}  # resource -> leaf -> everyone, lower
+        self.scale = prod(outlook.capacity.values())
+        self._usage: dict[str, Usage] = {}
+        self._gaps: dict[str, dict[str, int]] = {}
+        self._gains: dict[int, int] = {}
         for leaf, jobs in self.jobs.items():
             everyone = outlook.tree.by_id[leaf].spec.preemption == "ANY"
             for job in jobs:
@@ -109,15 +116,15 @@ class Takers:
         """What they want of which shares are made."""
         return [resource for resource in self._bounds if resource in self._outlook.capacity]
 
-    def bounds(self, resource: str) -> tuple[Int64Array, Int64Array]:
-        """(everyone, lower)."""
+    def bounds(self, resource: str) -> Int64Array:
+        """[everyone or lower, leaf]"""
         by_leaf = self._bounds.get(resource, {})
         found = []
         for part in (0, 1):
             best = sorted(((bounds[part], leaf) for leaf, bounds in by_leaf.items()), reverse=True)[:2]
             of = [next((most for most, by in best if by != leaf), NOBODY) for leaf in self._leaves]
-            found.append(np.array(of, np.int64))
-        return found[0], found[1]
+            found.append(of)
+        return np.array(found, np.int64)
 
     def others(self, leaf: str) -> Iterator[Job]:
         """Those who may take from the leaf."""
@@ -125,10 +132,32 @@ class Takers:
             if of != leaf:
                 yield from jobs
 
-    def gaps(self, resource: str) -> Mapping[str, int]:
-        """By leaf: how far below their entitlement those are who want it."""
-        found = {}
-        for leaf in self._bounds.get(resource, {}):
-            amounts, usage = self._outlook.entitled_of(leaf).amounts, summed(self._outlook.usage_of(leaf))
-            found[leaf] = max(amounts.get(resource, 0) - usage.get(resource, 0), 0)
+    def gap_of_others(self, leaf: str, resource: str) -> int:
+        """How far below their entitlement those are who want it, but for this leaf."""
+        gaps = self._gaps.get(resource)
+        if gaps is None:
+            gaps = self._gaps[resource] = {}
+            for of in self._bounds.get(resource, {}):
+                amounts = self._outlook.entitled_of(of).amounts
+                gaps[of] = max(amounts.get(resource, 0) - self._used(of).get(resource, 0), 0)
+            gaps[""] = sum(gaps.values())
+        return gaps[""] - gaps.get(leaf, 0)
+
+    def gain(self, job: Job, got: Amounts = ()) -> int:
+        """What its start adds to the use of entitlements, when its queue has got so much before: never more than
+        without that."""
+        known = self._gains.get(id(job)) if not got else None
+        if known is None:
+            usage = dict(self._used(job.queue))
+            resources.count(usage, got, 1)
+            share = self._outlook.entitled_of(job.queue)
+            known = gained(usage, job.asks.minimum_map, share, self._outlook.capacity, self.scale)
+            if not got:
+                self._gains[id(job)] = known
+        return known
+
+    def _used(self, leaf: str) -> Usage:
+        found = self._usage.get(leaf)
+        if found is None:
+            found = self._usage[leaf] = summed(self._outlook.usage_of(leaf))
         return found

@@ -204,11 +204,11 @@ def forecast_queues(
         if deserved[0].get(queue.id, ()) != deserved[1].get(queue.id, ())
     ]
     borrowing = Borrowing(state, now_ms, waiting(state, now_ms))
-    reclaimable = [borrowing.reclaimable(*of) for of in zip((before, after), deserved, strict=True)]
+    reclaimable = borrowing.change((before, deserved[0]), (after, deserved[1]))
     return TreeForecast(
         changes=differences(before, after),
         entitlements=tuple(changed),
-        reclaimable=tuple(borrowing.newly(*reclaimable)),
+        reclaimable=tuple(reclaimable),
         leaving=tuple(_drained(state, after, now_ms)),
     )
 
