@@ -68,7 +68,7 @@ class Borrowing:
     def change(
         self, before: tuple[QueueTree, Mapping[str, Amounts]], after: tuple[QueueTree, Mapping[str, Amounts]]
     ) -> Iterator[Newly]:
-        """By leaf, what others could take back under the tree and the entitlements after, and not under those before."""
+        """By leaf, what others could take back under the tree and the entitlements after and could not before."""
         then = self._reclaimable(*after, np.ones(len(self._table.leaves), np.bool_))
         concerned = np.zeros(len(self._table.leaves), np.bool_)
         concerned[self._table.facts[np.flatnonzero(then.whole | (then.replicas > 0)), LEAF]] = True
