@@ -1,9 +1,9 @@
 """Where a leaf reaches its entitlement: who would leave it less is put to the rules of preemption one by one.
 
-Of an elastic part as many replicas leave as it takes. What would cut the leaf below its entitlement, be it the last
-replica or a whole job, leaves only if there is a taker for whom the rules allow it when everybody before has gone to
-those who were waiting (rules P1, P2a). The taker may have had its part of that: as much of it as other takers
-cannot use within their entitlements.
+Of an elastic part as many replicas leave as are beyond it. What would cut the leaf below its entitlement, be it the
+last replica or a whole job, leaves only if there is a taker for whom the rules allow it when everybody before has gone to
+those who were waiting (rules P1, P2a). The queue of the taker may have had its part of that: as much of it
+as other takers cannot use within their entitlements, and it does not ask for itself.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Edge:
         self._totals = summed(self._usage)
         self._gone: Usage = {}
         self._tries = 0
+        self._is_cut = False
 
     def goes(self, priority: int, amounts: Amounts) -> None:
         """So much of jobs of this priority has left."""
@@ -60,11 +61,7 @@ class Edge:
             chosen = positions[len(positions) - count :]
             last = chosen[:1]
             self.goes(job.spec.priority, job.gang.of_positions(chosen[1:]))
-            if self._may(Taking(job, tuple(last), whole=False)):
-                self.goes(job.spec.priority, job.gang.of_positions(last))
-                found += chosen
-            else:
-                found += chosen[1:]
+            found += chosen if self._leaves(Taking(job, tuple(last), whole=False), wanted) else chosen[1:]
         return found
 
     def take_core(self, job: Job, wanted: Sequence[str], *, bare: bool) -> list[int]:
@@ -75,10 +72,20 @@ class Edge:
         if bare:
             spare = {p for count, of in spare_of(job).values() for p in of[len(of) - count :]}
             positions = [position for position in positions if position not in spare]
-        if not self._may(Taking(job, tuple(positions), whole=True)):
-            return []
-        self.goes(job.spec.priority, job.gang.of_positions(positions))
-        return positions
+        return positions if self._leaves(Taking(job, tuple(positions), whole=True), wanted) else []
+
+    def _leaves(self, taking: Taking, wanted: Sequence[str]) -> bool:
+        """Whether it leaves. Who cuts into the entitlement is the last; as it depends on who asks whether it is that
+        one or others that cut less, it is the first of those and does not count as gone."""
+        amounts = dict(taking.amounts)
+        cuts = all(amounts.get(r, 0) > self._left(r) for r in wanted if amounts.get(r, 0) and self._left(r) > 0)
+        if (cuts and self._is_cut) or not self._may(taking):
+            return False
+        if cuts:
+            self._is_cut = True
+        else:
+            self.goes(taking.victim.spec.priority, taking.amounts)
+        return True
 
     def _left(self, resource: str) -> int:
         """By how much the leaf is still above its entitlement."""
@@ -89,24 +96,35 @@ class Edge:
         changes = {resource: -amount for resource, amount in taking.amounts}
         lost = gained(self._totals, changes, self._share, self._outlook.capacity, self._takers.scale)
         for job in self._takers.others(self._leaf):
-            if lost + self._takers.gain(job) <= 0:
-                continue  # the rule that most often forbids it, at its cheapest (rule P1)
-            got = self._got(job)
-            if got and lost + self._takers.gain(job, got) <= 0:
-                continue
+            got: Amounts = ()
+            instead = self._is_instead(job, taking)
+            if not instead:
+                if lost + self._takers.gain(job) <= 0:
+                    continue  # the rule that most often forbids it, at its cheapest (rule P1)
+                got = self._got(job)
+                if got and lost + self._takers.gain(job, got) <= 0:
+                    continue
             if self._tries >= TRIES_MAX:
                 break
             self._tries += 1
+            outlook = self._outlook if instead else self._outlook_of(job, got)
             replicas = sum(task.min_replicas for task in job.asks.tasks)
-            if why_not(self._outlook_of(job, got), job, [taking], job.asks.minimum, replicas) is None:
+            if why_not(outlook, job, [taking], job.asks.minimum, replicas) is None:
                 return True
         return False
 
+    def _is_instead(self, job: Job, taking: Taking) -> bool:
+        """Whether the taker asks for more than there is left to take, so that this one may leave in place of others: no
+        plan takes more than it needs (rule P3)."""
+        asked = asked_for(job)
+        left = [(r, self._left(r)) for r, _ in taking.amounts if r in self._resources]
+        return all(asked.get(r, 0) > most for r, most in left if most > 0)
+
     def _got(self, job: Job) -> Amounts:
-        """What the taker's queue has got before it is its turn."""
+        """What the taker's queue has got before it is its turn. Part of what has gone may have gone for its sake."""
         found = []
-        for resource in asked_for(job):
-            got = self._gone.get(resource, 0) - self._takers.gap_of_others(job.queue, resource)
+        for resource, asked in asked_for(job).items():
+            got = self._gone.get(resource, 0) - self._takers.gap_of_others(job.queue, resource) - asked
             if got > 0:
                 found.append((resource, got))
         return tuple(found)

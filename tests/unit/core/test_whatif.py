@@ -65,6 +65,20 @@ def test_whom_it_would_displace(world):
     assert told.summary == "would start on node-0 (sim-a) once 1 running job has made room"
 
 
+def test_a_quiet_cell_answers_as_of_now(world):
+    """Nothing is written while the time of protection and the work that would be lost go on (rules P3, P4)."""
+    world.nodes(1)
+    world.queue("research", min_runtime_ms=40_000)
+    world.submit("low", cpu=4000)
+    world.pods("low", 2)
+    told = ask(world, "high", cpu=4000, priority=5)
+    assert told.displaces == ()
+    assert "would not preempt" in told.summary
+    world.cell.now_ms += 50_000
+    (victim,) = ask(world, "high", cpu=4000, priority=5).displaces
+    assert (victim.name, dict(victim.lost)["cpu"]) == ("low", 4000 * 50_000)
+
+
 def test_elastic_replicas_go_first(world):
     world.nodes(4, cpu=1000)
     world.submit("elastic", cpu=1000, replicas=4, least=2)
