@@ -1,9 +1,9 @@
 """Where a leaf reaches its entitlement: who would leave it less is put to the rules of preemption one by one.
 
 Of an elastic part as many replicas leave as are beyond it. What would cut the leaf below its entitlement, be it the
-last replica or a whole job, leaves only if there is a taker for whom the rules allow it when everybody before has gone to
-those who were waiting (rules P1, P2a). The queue of the taker may have had its part of that: as much of it
-as other takers cannot use within their entitlements, and it does not ask for itself.
+last replica or a whole job, leaves only if there is a taker for whom the rules allow it when everybody before has gone
+to those who were waiting (rules P1, P2a). The queue of the taker may have had its part of that: as much of it as other
+takers cannot use within their entitlements, and it does not ask for itself.
 """
 
 from __future__ import annotations
