@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from muster.core import resources
 from muster.core.borrowing_edge import Edge
+from muster.core.borrowing_lines import Lines, Stretches
 from muster.core.model import Amounts
 from muster.core.node_arrays import BoolArray, Int64Array
 from muster.core.preemption_rules import Outlook, min_runtime_ms
@@ -28,10 +29,11 @@ from muster.core.queues import QueueTree
 from muster.core.resources import PODS
 from muster.core.state import CellState
 from muster.core.takers import EVERYBODY, Speakers, Takers
-from muster.core.victim_table import FIXED, LEAF, PRIORITY, SHORTEST, SINCE, TIRED, table_of, unsaved
+from muster.core.victim_table import LEAF, table_of, unsaved
 
 NAMED_MAX: Final = 20  # jobs that are named, of each leaf
-EDGE_MAX: Final = 256  # parts that are looked at one by one where a leaf reaches its entitlement
+CUTS_MAX: Final = 3  # parts that would cut into the entitlement of a leaf that are looked at
+EDGE_MAX: Final = 64  # and of all that the rules refuse there
 
 
 class Newly(Struct, frozen=True):
@@ -63,7 +65,7 @@ class Borrowing:
         self._now_ms = now_ms
         self._waiting = waiting
         self._table = table_of(state)
-        self._lines = _Lines(state)
+        self._lines = Lines(state)
 
     def change(
         self, before: tuple[QueueTree, Mapping[str, Amounts]], after: tuple[QueueTree, Mapping[str, Amounts]]
@@ -127,42 +129,6 @@ class Borrowing:
         return resources.amounts({name: int(columns[n]) for name, n in self._state.nodes.columns.items()})
 
 
-class _Lines:
-    """What is the same under every tree, in the order in which jobs leave: lower priority and newer first."""
-
-    def __init__(self, state: CellState) -> None:
-        table = table_of(state)
-        facts = table.facts
-        self.lines = lines = table.order()[::-1].copy()
-        self.leaf: Int64Array = facts[lines, LEAF]
-        self.priority: Int64Array = facts[lines, PRIORITY]
-        self.tired = facts[lines, TIRED] == 1
-        self.shortest: Int64Array = facts[lines, SHORTEST]
-        self.since: Int64Array = facts[lines, SINCE]
-        self.free = facts[lines, FIXED] == 0
-        holders = [line for job in state.holds if (line := table.line(job)) is not None]
-        if holders:
-            self.free &= ~np.isin(lines, holders)  # who holds something is nobody's victim
-        self.elastic = bool(table.spare.any())
-        from_here_on = _Stretches(self.leaf[::-1])
-        self.used: dict[str, Int64Array] = {}
-        self.spare: dict[str, Int64Array] = {}
-        self.upto: dict[str, Int64Array] = {}  # what the leaf uses with it and those that leave after it
-        for resource, column in state.nodes.columns.items():
-            used = table.total[lines, column]
-            if resource != PODS and used.any():
-                self.used[resource] = used
-                self.spare[resource] = table.spare[lines, column] if self.elastic else np.zeros(len(lines), np.int64)
-                self.upto[resource] = from_here_on.up_to_here(used[::-1])[::-1]
-        level = self.leaf * EVERYBODY + self.priority
-        self.levels = np.flatnonzero(np.diff(level, prepend=-EVERYBODY))  # where those of a leaf and priority begin
-
-    def of_level(self, resource: str) -> Int64Array:
-        """What the leaf uses with all that are as important."""
-        upto = self.upto[resource]
-        return np.repeat(upto[self.levels], np.diff(np.append(self.levels, len(upto))))
-
-
 class _Parts(NamedTuple):
     """Parts of jobs that may leave, in the order in which they do, leaf by leaf."""
 
@@ -179,7 +145,7 @@ class _Parts(NamedTuple):
 class _Reclaim:
     """One answer."""
 
-    def __init__(self, state: CellState, lines: _Lines, outlook: Outlook, takers: Takers) -> None:
+    def __init__(self, state: CellState, lines: Lines, outlook: Outlook, takers: Takers) -> None:
         self._state = state
         self._lines = lines
         self._outlook = outlook
@@ -294,7 +260,7 @@ class _Reclaim:
     # --- until the leaf is at its entitlement -----------------------------------------------------------------------
 
     def _take(self, parts: _Parts) -> None:
-        stretches = _Stretches(parts.leaf)
+        stretches = Stretches(parts.leaf)
         for resource in parts.may:
             parts.before[resource] = stretches.up_to_here(parts.amounts[resource]) - parts.amounts[resource]
         taken, edge = self._taken(parts)
@@ -316,7 +282,7 @@ class _Reclaim:
             edge_of = Edge(self._outlook, self._takers, self._table.leaves[leaf], list(parts.may))
             for priority, amounts in gone.between(begin, at):
                 edge_of.goes(priority, amounts)
-            self._one_by_one(parts, edge_of, at, min(end, at + EDGE_MAX))
+            self._one_by_one(parts, edge_of, at, end)
         self._count(parts, clear)
 
     def _taken(self, parts: _Parts) -> tuple[BoolArray, BoolArray]:
@@ -333,21 +299,23 @@ class _Reclaim:
         return taken, taken & within & less
 
     def _one_by_one(self, parts: _Parts, edge: Edge, begin: int, end: int) -> None:
-        may = {resource: may[begin:end].tolist() for resource, may in parts.may.items()}
-        stretch = [parts.priority[begin:end].tolist(), *may.values()]
-        stretch += [amounts[begin:end].tolist() for amounts in parts.amounts.values()]
-        refused: dict[tuple[int, ...], None] = {}  # equal cores get the answer of the first
-        for place, alike in enumerate(zip(*stretch, strict=True)):
-            if not edge.beyond():
-                break
-            line, core, bare = (int(of[begin + place]) for of in (parts.line, parts.core, parts.bare))
-            if core and alike in refused:
-                continue
+        """In their order those that cut into the entitlement, a few of them, and those that do not."""
+        place, cuts = begin, 0
+        while place < end and edge.beyond():
+            if cuts >= CUTS_MAX or edge.is_cut:
+                whole = self._within(parts, edge, place, end)
+                if not len(whole):
+                    break
+                place += int(whole[0])
+            line, core, bare = (int(of[place]) for of in (parts.line, parts.core, parts.bare))
             job = self._state.jobs[self._table.jobs[line]]
-            wanted = [resource for resource, of in may.items() if of[place]]
+            wanted = [resource for resource, may in parts.may.items() if may[place]]
             positions = edge.take_core(job, wanted, bare=bool(bare)) if core else edge.take_elastic(job, wanted)
+            cuts += not positions
+            place += 1
+            if cuts > EDGE_MAX:
+                break
             if not positions:
-                refused[alike] = None
                 continue
             self._whole[line] |= bool(core)
             self._replicas[line] += len(positions)
@@ -355,6 +323,16 @@ class _Reclaim:
                 self._amounts.pop(line, None)
             else:
                 self._amounts[line] = job.gang.of_positions(positions)
+
+    @staticmethod
+    def _within(parts: _Parts, edge: Edge, begin: int, end: int) -> Int64Array:
+        """Those that the leaf can lose whole and keep its entitlement in something that they are taken for."""
+        found = np.zeros(end - begin, np.bool_)
+        for resource, may in parts.may.items():
+            amounts, left = parts.amounts[resource][begin:end], edge.left(resource)
+            if left > 0:
+                found |= may[begin:end] & (amounts > 0) & (amounts <= left)
+        return np.flatnonzero(found)
 
     def _count(self, parts: _Parts, clear: BoolArray) -> None:
         """These parts go as they are."""
@@ -380,17 +358,3 @@ class _Gone:
         for place in range(first, last):
             amounts = tuple((resource, sums[place]) for resource, sums in self._sums.items() if sums[place])
             yield self._priorities[place], amounts
-
-
-class _Stretches:
-    """Of an array of leaves in which each lies together."""
-
-    def __init__(self, leaf: Int64Array) -> None:
-        self._starts = np.flatnonzero(np.diff(leaf, prepend=-1))
-        self._lengths = np.diff(np.append(self._starts, len(leaf)))
-
-    def up_to_here(self, amounts: Int64Array) -> Int64Array:
-        """Sums within each leaf."""
-        upto: Int64Array = np.cumsum(amounts)
-        upto -= np.repeat((upto - amounts)[self._starts], self._lengths)
-        return upto

@@ -20,7 +20,7 @@ from muster.core.queues import Usage
 from muster.core.takers import Takers
 from muster.core.victim_table import spare_of
 
-TRIES_MAX: Final = 32  # questions to the rules
+TRIES_MAX: Final = 16  # questions to the rules
 
 
 class Edge:
@@ -36,7 +36,7 @@ class Edge:
         self._totals = summed(self._usage)
         self._gone: Usage = {}
         self._tries = 0
-        self._is_cut = False
+        self.is_cut = False  # whether somebody leaves who cuts into the entitlement
 
     def goes(self, priority: int, amounts: Amounts) -> None:
         """So much of jobs of this priority has left."""
@@ -47,14 +47,14 @@ class Edge:
 
     def beyond(self) -> bool:
         """Whether there is anything left that could be taken."""
-        return any(self._left(resource) > 0 for resource in self._resources)
+        return any(self.left(resource) > 0 for resource in self._resources)
 
     def take_elastic(self, job: Job, wanted: Sequence[str]) -> list[int]:
         """Which replicas beyond its minimum leave."""
         found: list[int] = []
         for group, (most, positions) in spare_of(job).items():
             each = {r: amount for r, amount in job.gang.per_pod[group] if amount and r in wanted}
-            counts = [-(-self._left(r) // amount) for r, amount in each.items() if self._left(r) > 0]
+            counts = [-(-self.left(r) // amount) for r, amount in each.items() if self.left(r) > 0]
             count = min(most, max(counts, default=0))
             if not count:
                 continue
@@ -66,7 +66,7 @@ class Edge:
 
     def take_core(self, job: Job, wanted: Sequence[str], *, bare: bool) -> list[int]:
         """What stays of the job, if it leaves. `bare`: its elastic part has left already."""
-        if not any(self._left(resource) > 0 for resource in wanted):
+        if not any(self.left(resource) > 0 for resource in wanted):
             return []
         positions = staying(job)
         if bare:
@@ -78,16 +78,16 @@ class Edge:
         """Whether it leaves. Who cuts into the entitlement is the last; as it depends on who asks whether it is that
         one or others that cut less, it is the first of those and does not count as gone."""
         amounts = dict(taking.amounts)
-        cuts = all(amounts.get(r, 0) > self._left(r) for r in wanted if amounts.get(r, 0) and self._left(r) > 0)
-        if (cuts and self._is_cut) or not self._may(taking):
+        cuts = all(amounts.get(r, 0) > self.left(r) for r in wanted if amounts.get(r, 0) and self.left(r) > 0)
+        if (cuts and self.is_cut) or not self._may(taking):
             return False
         if cuts:
-            self._is_cut = True
+            self.is_cut = True
         else:
             self.goes(taking.victim.spec.priority, taking.amounts)
         return True
 
-    def _left(self, resource: str) -> int:
+    def left(self, resource: str) -> int:
         """By how much the leaf is still above its entitlement."""
         return self._totals.get(resource, 0) - self._share.amounts.get(resource, 0)
 
@@ -117,7 +117,7 @@ class Edge:
         """Whether the taker asks for more than there is left to take, so that this one may leave in place of others: no
         plan takes more than it needs (rule P3)."""
         asked = asked_for(job)
-        left = [(r, self._left(r)) for r, _ in taking.amounts if r in self._resources]
+        left = [(r, self.left(r)) for r, _ in taking.amounts if r in self._resources]
         return all(asked.get(r, 0) > most for r, most in left if most > 0)
 
     def _got(self, job: Job) -> Amounts:
