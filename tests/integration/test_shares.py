@@ -31,7 +31,7 @@ queues:
     weight: 2
     half_life: 7d
     queues:
-      vision: {}
+      vision: {preemption: ANY}
       nlp: {weight: 3}
   batch: {}
 """

@@ -22,7 +22,7 @@ def submit(
     address: Address = "",
     output: Output = Format.TABLE,
 ) -> None:
-    """Would it start now, on what, and whom would it displace?"""
+    """Would it start now, on what, and whom would it displace? Of several jobs each is asked about alone."""
     from muster.cli import whatif
 
     whatif.submit(file, queue=queue, address=address, output=output)

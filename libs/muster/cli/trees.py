@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -106,13 +106,24 @@ def forecast(found: queue_pb2.TreeForecast) -> list[str]:
 
 
 def _jobs(taken: queue_pb2.Reclaimable) -> str:
-    named = ", ".join(job[:8] for job in taken.job_ids[:NAMED_MAX])
-    more = ", ..." if taken.jobs > min(NAMED_MAX, len(taken.job_ids)) else ""
+    told = []
+    if taken.jobs:
+        told.append(f"{_count(taken.jobs, 'running job')} of {taken.queue} ({_named(taken.job_ids, taken.jobs)})")
+    if taken.replicas:
+        of = f"{_count(taken.replicas, 'replica')} of {_count(taken.shrunk_jobs, 'elastic job')}"
+        where = "" if told else f" of {taken.queue}"
+        told.append(f"{of}{where} ({_named(taken.shrunk_job_ids, taken.shrunk_jobs)})")
     work = work_text(taken.work_hours)
-    return (
-        f"{taken.jobs:,} running {'job' if taken.jobs == 1 else 'jobs'} of {taken.queue} ({named}{more}) "
-        f"with {show.amounts(taken.usage)}{f', {work} of work' if work else ''}"
-    )
+    return f"{' and '.join(told)} with {show.amounts(taken.usage)}{f', {work} of work' if work else ''}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _named(ids: Sequence[str], of: int) -> str:
+    more = ", ..." if of > min(NAMED_MAX, len(ids)) else ""
+    return ", ".join(job[:8] for job in ids[:NAMED_MAX]) + more
 
 
 def _one(resource: str, quantities: Mapping[str, str]) -> str:

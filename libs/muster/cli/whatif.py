@@ -15,6 +15,7 @@ from muster.client import Client, NotFound
 from muster.client.requests import queue_message
 
 PLACES_SHOWN = 8
+ALONE = "each job was asked about alone: what one of them would take is free for the next in these answers"
 
 
 def submit(files: list[str], *, queue: str, address: str, output: Format) -> None:
@@ -31,6 +32,8 @@ def submit(files: list[str], *, queue: str, address: str, output: Format) -> Non
     for spec, answer in zip(specs, answers, strict=True):
         head = f"{spec.name}: " if len(specs) > 1 else ""
         print("\n".join([head + answer.summary, *lines(answer)]))
+    if len(specs) > 1:
+        print(ALONE)
 
 
 def lines(answer: query_pb2.JobForecast) -> list[str]:

@@ -170,7 +170,7 @@ def weigh(
             had, change = at[queue]
             _cumulate(had, before[queue].get(priority, {}))
             _cumulate(change, by_priority.get(priority, {}))
-            total += _gain(had, change, entitled_of(queue), capacity, scale)
+            total += gained(had, change, entitled_of(queue), capacity, scale)
         moved = moved or total
     sign = (total > 0) - (total < 0)
     if moved:
@@ -183,10 +183,10 @@ def _cumulate(totals: Usage, amounts: Mapping[str, int]) -> None:
         totals[resource] = totals.get(resource, 0) + amount
 
 
-def _gain(
+def gained(
     had: Mapping[str, int], change: Mapping[str, int], share: Entitled, capacity: Mapping[str, int], scale: int
 ) -> int:
-    """By how much min(usage, E) / capacity rises, summed over resources, times `scale`."""
+    """By how much min(usage, E) / capacity of a leaf rises, summed over resources, times `scale`."""
     gain = 0
     for resource, amount in change.items():
         whole = capacity.get(resource, 0)

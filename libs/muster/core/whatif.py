@@ -34,6 +34,7 @@ from muster.core.promises import overpromised
 from muster.core.queue_changes import Difference, change_queues, differences
 from muster.core.queues import Queue, QueueTree
 from muster.core.state import CellState
+from muster.core.takers import waiting
 
 WORK_MAX: Final = 300  # work units of the decision that is asked for
 ACCEPTING_WORK: Final = 1  # enough for whether the job is accepted, with nothing started
@@ -87,7 +88,7 @@ def forecast_job(state: CellState, spec: JobSpec, now_ms: int, engine: Entitleme
     `forecast_queues`, and may be the same."""
     item = (state.position, commands.SubmitJob(spec))
     job = _accepted(state, item, now_ms)
-    counting = _counting(state, job, engine or EntitlementEngine())
+    counting = _counting(state, job, now_ms, engine or EntitlementEngine())
     for transition in decide(counting, [item], now_ms, WORK_MAX).transitions:
         if isinstance(transition, tr.JobPlaced) and transition.job == spec.id:
             where = tuple(_places(state, spec, transition.groups))
@@ -106,12 +107,13 @@ def _accepted(state: CellState, item: tuple[InboxPosition, commands.SubmitJob], 
     raise Rejected(Code.ALREADY_EXISTS, "job", f"job {command.spec.id} was submitted already", "LOG-11")
 
 
-def _counting(state: CellState, job: Job, engine: EntitlementEngine) -> CellState:
-    """The same state, to be read only, with what queues are entitled to when the job is there as well."""
+def _counting(state: CellState, job: Job, now_ms: int, engine: EntitlementEngine) -> CellState:
+    """The same state as of now, to be read only, with what queues are entitled to when the job is there as well."""
     flows = demand(state)
     flows[job.queue] = _with_one_more(flows.get(job.queue, ()), job.wanted())
     computed = engine.entitlements(state.queues, startable(state, state.queues, flows), state.nodes.capacity())
     counting = copy.copy(state)
+    counting.now_ms = max(now_ms, state.now_ms)  # while nothing happens the ledger's own time stands still
     counting.entitled = {**state.entitled, **computed}
     return counting
 
@@ -193,6 +195,7 @@ def forecast_queues(
 ) -> TreeForecast:
     """What the changes would do. Raises Rejected as the command would be. `today` is kept by those who ask again and
     again about one cell: what it knows of the tree as it is need not be computed again."""
+    now_ms = max(now_ms, state.now_ms)
     before, after = state.queues, changed_tree(state, changes, now_ms)
     flows = demand(state)
     engine = today or EntitlementEngine()
@@ -202,16 +205,18 @@ def forecast_queues(
         for queue in after.subtree()
         if deserved[0].get(queue.id, ()) != deserved[1].get(queue.id, ())
     ]
+    borrowing = Borrowing(state, now_ms, waiting(state, now_ms))
+    reclaimable = borrowing.change((before, deserved[0]), (after, deserved[1]))
     return TreeForecast(
         warnings=overpromised(after, state.nodes.capacity()) if state.clusters_synced else (),
         changes=differences(before, after),
         entitlements=tuple(changed),
-        reclaimable=tuple(Borrowing(state).newly_past(*deserved, after)),
-        leaving=tuple(_drained(state, after)),
+        reclaimable=tuple(reclaimable),
+        leaving=tuple(_drained(state, after, now_ms)),
     )
 
 
-def _drained(state: CellState, after: QueueTree) -> Iterator[Newly]:
+def _drained(state: CellState, after: QueueTree, now_ms: int) -> Iterator[Newly]:
     """What the queues run that would be draining and are not yet (rule Q1), by leaf."""
     known = {leaf.id for leaf in _draining(state.queues)}
     for leaf in _draining(after):
@@ -221,7 +226,7 @@ def _drained(state: CellState, after: QueueTree) -> Iterator[Newly]:
             work: dict[str, int] = {}
             for job in jobs:
                 resources.count(usage, job.held(), 1)
-                resources.count(work, lost(job, range(len(job.phases)), state.now_ms), 1)
+                resources.count(work, lost(job, range(len(job.phases)), now_ms), 1)
             first = tuple(sorted(leaf.running)[:NAMED_MAX])
             yield Newly(leaf.id, len(jobs), first, resources.amounts(usage), resources.amounts(work))
 

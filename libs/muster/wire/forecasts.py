@@ -94,6 +94,9 @@ def _reclaimable(found: Newly, tree: QueueTree) -> queue_pb2.Reclaimable:
         job_ids=found.first,
         usage=_quantities(found.usage),
         work_hours=hours(found.work),
+        shrunk_jobs=found.shrunk,
+        replicas=found.replicas,
+        shrunk_job_ids=found.first_shrunk,
     )
 
 

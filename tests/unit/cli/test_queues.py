@@ -6,7 +6,7 @@ import pytest
 from google.protobuf import text_format
 
 from muster.api.v1 import queue_pb2
-from muster.cli import queue_options, queues, whatif
+from muster.cli import queue_options, queues, trees, whatif
 from muster.cli.errors import CliError, Exit
 from muster.client import Queue
 
@@ -45,6 +45,27 @@ def test_a_question_about_a_queue_changes_what_is_given_and_nothing_else():
     wanted = whatif.changed(current, {"weight": 0, "limit": {"nvidia.com/gpu": "none", "memory": "1Gi"}})
     assert wanted == queue_pb2.Queue(path="research", weight=0, priority=1, limit={"cpu": "8", "memory": "1Gi"})
     assert current.weight == 2
+
+
+RECLAIMABLE = """
+reclaimable { %s usage { key: "nvidia.com/gpu" value: "12" } queue: "team/el" }
+"""
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        ('jobs: 1 job_ids: "0123456789"', "1 running job of team/el (01234567)"),
+        ('shrunk_jobs: 1 replicas: 12 shrunk_job_ids: "aa"', "12 replicas of 1 elastic job of team/el (aa)"),
+        (
+            'jobs: 7 job_ids: "aa" job_ids: "bb" shrunk_jobs: 2 replicas: 1 shrunk_job_ids: "cc"',
+            "7 running jobs of team/el (aa, bb, ...) and 1 replica of 2 elastic jobs (cc, ...)",
+        ),
+    ],
+)
+def test_who_becomes_reclaimable(found, told):
+    forecast = text_format.Parse(RECLAIMABLE % found, queue_pb2.TreeForecast())
+    assert trees.forecast(forecast) == [f"reclaimable  {told} with 12 gpu"]
 
 
 def test_every_field_has_an_option_of_its_name():

@@ -66,6 +66,20 @@ def test_whom_it_would_displace(world):
     assert told.summary == "would start on node-0 (sim-a) once 1 running job has made room"
 
 
+def test_a_quiet_cell_answers_as_of_now(world):
+    """Nothing is written while the time of protection and the work that would be lost go on (rules P3, P4)."""
+    world.nodes(1)
+    world.queue("research", min_runtime_ms=40_000)
+    world.submit("low", cpu=4000)
+    world.pods("low", 2)
+    told = ask(world, "high", cpu=4000, priority=5)
+    assert told.displaces == ()
+    assert "would not preempt" in told.summary
+    world.cell.now_ms += 50_000
+    (victim,) = ask(world, "high", cpu=4000, priority=5).displaces
+    assert (victim.name, dict(victim.lost)["cpu"]) == ("low", 4000 * 50_000)
+
+
 def test_elastic_replicas_go_first(world):
     world.nodes(4, cpu=1000)
     world.submit("elastic", cpu=1000, replicas=4, least=2)
@@ -140,6 +154,7 @@ def test_entitlements_count_the_job_that_is_thought_of(world):
 def test_a_weight_moves_entitlements_and_makes_jobs_reclaimable(world):
     world.nodes(6, cpu=1000)
     world.queue("batch")
+    world.queue("research", preemption="ANY")
     for n in range(6):
         world.submit(f"b{n}", queue="batch", cpu=1000)
         world.pods(f"b{n}", 2)
@@ -147,7 +162,7 @@ def test_a_weight_moves_entitlements_and_makes_jobs_reclaimable(world):
     for n in range(6):
         world.submit(f"r{n}", cpu=1000)
     world.cell.wait(3_600_000)
-    changes = plan(world.state.queues, {"research": spec(weight=2)})
+    changes = plan(world.state.queues, {"research": spec(weight=2, preemption="ANY")})
     told = forecast_queues(world.state, c.ChangeQueues(changes), world.cell.now_ms)
     assert [(d.path, d.kind, d.fields) for d in told.changes] == [("research", "changed", (("weight", 1, 2),))]
     cpu = {path: (dict(before)["cpu"], dict(after)["cpu"]) for path, before, after in told.entitlements}
@@ -173,7 +188,7 @@ def test_nobody_is_reclaimable_where_nobody_reclaims(world):
     assert not told.reclaimable
     changes = plan(world.state.queues, {"batch": spec(weight=0), "research": spec(preemption="ANY")})
     told = forecast_queues(world.state, c.ChangeQueues(changes), world.cell.now_ms)
-    assert [found.jobs for found in told.reclaimable] == [1]
+    assert [found.jobs for found in told.reclaimable] == [2]
 
 
 def test_a_queue_that_drains_gives_all_it_has_to_the_others(world):

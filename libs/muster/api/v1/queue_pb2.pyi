@@ -1080,7 +1080,9 @@ Global___EntitlementChange: _TypeAlias = EntitlementChange  # noqa: Y015
 
 @_typing.final
 class Reclaimable(_message.Message):
-    """Reclaimable is what others could take back from a queue (rule P3)."""
+    """Reclaimable is what others could take back from a queue (rules P2 to P4), as long as they find room for themselves in
+    what that frees.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1129,8 +1131,16 @@ class Reclaimable(_message.Message):
     JOB_IDS_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     WORK_HOURS_FIELD_NUMBER: _builtins.int
+    SHRUNK_JOBS_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    SHRUNK_JOB_IDS_FIELD_NUMBER: _builtins.int
     queue: _builtins.str
     jobs: _builtins.int
+    """Running jobs that could be taken as a whole."""
+    shrunk_jobs: _builtins.int
+    """Other jobs, which are elastic and would go on with fewer replicas. They count in usage and work_hours, too."""
+    replicas: _builtins.int
+    """How many replicas these would lose together."""
     @_builtins.property
     def job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The first of them."""
@@ -1141,7 +1151,11 @@ class Reclaimable(_message.Message):
 
     @_builtins.property
     def work_hours(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
-        """The work they have done so far, in resource-hours ("1" of the resource for an hour)."""
+        """The work that would be lost, in resource-hours ("1" of the resource for an hour)."""
+
+    @_builtins.property
+    def shrunk_job_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """The first of them."""
 
     def __init__(
         self,
@@ -1151,10 +1165,13 @@ class Reclaimable(_message.Message):
         job_ids: _abc.Iterable[_builtins.str] | None = ...,
         usage: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         work_hours: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
+        shrunk_jobs: _builtins.int = ...,
+        replicas: _builtins.int = ...,
+        shrunk_job_ids: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids", "jobs", b"jobs", "queue", b"queue", "usage", b"usage", "work_hours", b"work_hours"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_ids", b"job_ids", "jobs", b"jobs", "queue", b"queue", "replicas", b"replicas", "shrunk_job_ids", b"shrunk_job_ids", "shrunk_jobs", b"shrunk_jobs", "usage", b"usage", "work_hours", b"work_hours"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
