@@ -227,7 +227,7 @@ def test_a_queue_with_jobs_gets_no_children_and_is_not_deleted(world):
     world.submit("a")
     assert world.reject(world.queue("research/vision")).code == "FAILED_PRECONDITION"
     refusal = world.reject(world.cell.send(c.DeleteQueue("research")))
-    assert "1 jobs" in refusal.message
+    assert "has 1 job that has not ended" in refusal.message
     world.cell.send(c.CancelJob(world.id("a")))
     world.queue("research/vision")
     assert world.reject(world.cell.send(c.DeleteQueue("research"))).code == "FAILED_PRECONDITION"
