@@ -95,6 +95,10 @@ class Planner:
             return Answer(None, "the job is no longer queued")
         return self.plan_for(job)
 
+    def is_below(self, job: Job) -> bool:
+        """Whether the job's queue is below what it is entitled to, as far as that is published (rule P2a)."""
+        return self._outlook().below(job)
+
     def plan_for(self, job: Job) -> Answer:
         """The same for a queued job that may as well be thought of only."""
         state = self._state

@@ -2,9 +2,10 @@
 
 A job is put into the inbox of a thought: `decide` is pure, so asking it costs nobody anything and the answer is what
 the leader would commit next. If the job would not start, the answer is its explanation in a state that differs from
-this one by the job alone, and the plan a preemptor would make for it. Entitlements follow demand (rule F1), so they are
-those that fair-share would publish with the job there. A tree is compared with today's by the
-entitlements both give for the demand and the capacity of now (rule F1), and by whom that makes reclaimable (rule P3).
+this one by the job alone, and the plan a preemptor would make for it. Entitlements follow demand (rule F1): what does
+not come about with those that are published is asked again with those that fair-share would publish with the job there.
+A tree is compared with today's by the entitlements both give for the demand and the capacity of now, and by whom that
+makes reclaimable (rule P3).
 
 Called by readers on a follower, never by the leader. Work is bounded, so a question never holds up the follower.
 """
@@ -27,6 +28,7 @@ from muster.core.entitlements import EntitlementEngine
 from muster.core.errors import Code, Rejected
 from muster.core.explain import Explanation, explain_job
 from muster.core.jobs import Job
+from muster.core.limits import ENTITLEMENT_LATE_MS
 from muster.core.lost_work import lost
 from muster.core.model import Amounts, GroupPlacement, InboxPosition, JobSpec
 from muster.core.preemption import Plan, Planner
@@ -88,12 +90,25 @@ def forecast_job(state: CellState, spec: JobSpec, now_ms: int, engine: Entitleme
     `forecast_queues`, and may be the same."""
     item = (state.position, commands.SubmitJob(spec))
     job = _accepted(state, item, now_ms)
-    counting = _counting(state, job, now_ms, engine or EntitlementEngine())
-    for transition in decide(counting, [item], now_ms, WORK_MAX).transitions:
+    now = copy.copy(state)  # to be read only
+    now.now_ms = max(now_ms, state.now_ms)  # while nothing happens the ledger's own time stands still
+    found = _starts(now, item)
+    if found is None and (planner := Planner(now, ENTITLEMENT_LATE_MS)).is_below(job):
+        answer = planner.plan_for(job)  # as long as entitlements do not count the job
+        found = _displaces(now, job, answer.plan) if answer.plan is not None else None
+    if found is None and not _asks_for_more(now, job):
+        _count(now, job, engine or EntitlementEngine())
+        found = _starts(now, item)
+    return found or _waits(now, job)
+
+
+def _starts(state: CellState, item: tuple[InboxPosition, commands.SubmitJob]) -> JobForecast | None:
+    spec = item[1].spec
+    for transition in decide(state, [item], state.now_ms, WORK_MAX).transitions:
         if isinstance(transition, tr.JobPlaced) and transition.job == spec.id:
             where = tuple(_places(state, spec, transition.groups))
             return JobForecast(f"would start now {_on(where)}; displaces nothing", True, where, (), None)
-    return _waits(counting, job)
+    return None
 
 
 def _accepted(state: CellState, item: tuple[InboxPosition, commands.SubmitJob], now_ms: int) -> Job:
@@ -107,15 +122,20 @@ def _accepted(state: CellState, item: tuple[InboxPosition, commands.SubmitJob], 
     raise Rejected(Code.ALREADY_EXISTS, "job", f"job {command.spec.id} was submitted already", "LOG-11")
 
 
-def _counting(state: CellState, job: Job, now_ms: int, engine: EntitlementEngine) -> CellState:
-    """The same state as of now, to be read only, with what queues are entitled to when the job is there as well."""
+def _asks_for_more(state: CellState, job: Job) -> bool:
+    """Whether the job's queue asks for more such jobs than it is entitled to already: one more changes nothing."""
+    flows, share = state.queues.by_id[job.queue].demand(), dict(state.entitled.get(job.queue, ()))
+    if len(flows) != 1 or [resource for resource, _ in flows[0]] != [resource for resource, _ in job.wanted()]:
+        return False
+    return all(amount > share.get(resource, 0) for resource, amount in flows[0] if resource != resources.PODS)
+
+
+def _count(state: CellState, job: Job, engine: EntitlementEngine) -> None:
+    """From now on queues are entitled to what they are when the job is there as well."""
     flows = demand(state)
     flows[job.queue] = _with_one_more(flows.get(job.queue, ()), job.wanted())
     computed = engine.entitlements(state.queues, startable(state, state.queues, flows), state.nodes.capacity())
-    counting = copy.copy(state)
-    counting.now_ms = max(now_ms, state.now_ms)  # while nothing happens the ledger's own time stands still
-    counting.entitled = {**state.entitled, **computed}
-    return counting
+    state.entitled = {**state.entitled, **computed}
 
 
 def _with_one_more(flows: tuple[Amounts, ...], wanted: Amounts) -> tuple[Amounts, ...]:
@@ -142,10 +162,14 @@ def _waits(state: CellState, job: Job) -> JobForecast:
     if answer.plan is None:
         summary = f"would wait: {_reason(explanation)}; would not preempt: {answer.reason}"
         return JobForecast(summary, False, (), (), explanation)
-    victims = tuple(_displaced(state, answer.plan))
-    where = tuple(_places(state, job.spec, answer.plan.placement))
+    return _displaces(state, job, answer.plan, explanation)
+
+
+def _displaces(state: CellState, job: Job, plan: Plan, explanation: Explanation | None = None) -> JobForecast:
+    victims = tuple(_displaced(state, plan))
+    where = tuple(_places(state, job.spec, plan.placement))
     summary = f"would start {_on(where)} once {_leaving(victims)} made room"
-    return JobForecast(summary, False, where, victims, explanation)
+    return JobForecast(summary, False, where, victims, explanation or explain_job(state, job))
 
 
 def _reason(explanation: Explanation) -> str:
