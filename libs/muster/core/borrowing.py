@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from muster.core import resources
 from muster.core.borrowing_edge import Edge
-from muster.core.borrowing_lines import Lines, Stretches
+from muster.core.borrowing_lines import Least, Lines, Stretches
 from muster.core.model import Amounts
 from muster.core.node_arrays import BoolArray, Int64Array
 from muster.core.preemption_rules import Outlook, min_runtime_ms
@@ -65,26 +65,33 @@ class Borrowing:
         self._now_ms = now_ms
         self._waiting = waiting
         self._table = table_of(state)
-        self._lines = Lines(state)
 
     def change(
         self, before: tuple[QueueTree, Mapping[str, Amounts]], after: tuple[QueueTree, Mapping[str, Amounts]]
     ) -> Iterator[Newly]:
         """By leaf, what others could take back under the tree and the entitlements after and could not before."""
-        then = self._reclaimable(*after, np.ones(len(self._table.leaves), np.bool_))
+        now, then = self._reclaim(*before), self._reclaim(*after)
+        lines = Lines(self._state, then.beyond(), self._concerned(now, then))
+        found = then.run(lines, np.ones(len(self._table.leaves), np.bool_))
         concerned = np.zeros(len(self._table.leaves), np.bool_)
-        concerned[self._table.facts[np.flatnonzero(then.whole | (then.replicas > 0)), LEAF]] = True
-        yield from self._newly(self._reclaimable(*before, concerned), then)
+        concerned[self._table.facts[np.flatnonzero(found.whole | (found.replicas > 0)), LEAF]] = True
+        yield from self._newly(now.run(lines, concerned), found)
 
-    def _reclaimable(self, tree: QueueTree, deserved: Mapping[str, Amounts], leaves: BoolArray) -> Reclaimable:
-        """What others could take back of these leaves."""
+    def _reclaim(self, tree: QueueTree, deserved: Mapping[str, Amounts]) -> _Reclaim:
+        """What others could take back under that tree."""
         state = self._state
         published = {queue.id: deserved.get(queue.id, ()) for queue in tree.by_id.values()}
         usage = state.potential.usage
         outlook = Outlook(
             tree, published, state.nodes.capacity(), lambda leaf: usage.get(leaf, {}), max(self._now_ms, state.now_ms)
         )
-        return _Reclaim(state, self._lines, outlook, Takers(outlook, self._waiting, self._table.leaves)).run(leaves)
+        return _Reclaim(state, outlook, Takers(outlook, self._waiting, self._table.leaves))
+
+    def _concerned(self, *under: _Reclaim) -> Least:
+        """What leaves keep under either tree, and those of which queues protect jobs for a while (rule P4)."""
+        resources_of = [resource for resource in self._state.nodes.columns if resource != PODS]
+        kept = {r: np.minimum.reduce([one.most(r) for one in under]) for r in resources_of}
+        return Least(kept, np.logical_or.reduce([one.shortest() > 0 for one in under]))
 
     def _newly(self, before: Reclaimable, after: Reclaimable) -> Iterator[Newly]:
         """By leaf, what goes after a change and did not before."""
@@ -145,9 +152,8 @@ class _Parts(NamedTuple):
 class _Reclaim:
     """One answer."""
 
-    def __init__(self, state: CellState, lines: Lines, outlook: Outlook, takers: Takers) -> None:
+    def __init__(self, state: CellState, outlook: Outlook, takers: Takers) -> None:
         self._state = state
-        self._lines = lines
         self._outlook = outlook
         self._takers = takers
         self._table = table = table_of(state)
@@ -156,11 +162,21 @@ class _Reclaim:
         self._whole = np.zeros(count, np.bool_)
         self._replicas = np.zeros(count, np.int64)
         self._amounts: dict[int, Amounts] = {}
-        self._excess: dict[str, Int64Array] = {}  # by leaf, above the entitlement
+        wanted = [resource for resource in takers.resources() if resource in self._columns and resource != PODS]
+        self._excess = {resource: self._excesses(resource) for resource in wanted}  # by leaf, above the entitlement
 
-    def run(self, leaves: BoolArray) -> Reclaimable:
-        wanted = [resource for resource in self._takers.resources() if resource in self._lines.used]
-        self._excess = {resource: self._excesses(resource) * leaves for resource in wanted}
+    def beyond(self) -> BoolArray:
+        """By leaf: whether it uses more than it is entitled to, of something that others want."""
+        excess = list(self._excess.values())
+        none = np.zeros(len(self._table.leaves), np.bool_)
+        found: BoolArray = np.logical_or.reduce([none, *(of > 0 for of in excess)])
+        return found
+
+    def run(self, lines: Lines, leaves: BoolArray) -> Reclaimable:
+        """Of these leaves. The lines have all of those of them that are `beyond`, as far as it matters."""
+        self._lines = lines
+        wanted = [resource for resource in self._excess if resource in lines.used]
+        self._excess = {resource: self._excess[resource] * leaves for resource in wanted}
         if any((excess > 0).any() for excess in self._excess.values()):
             parts = self._parts(wanted)
             if len(parts.line):
@@ -182,7 +198,7 @@ class _Reclaim:
     def _entitled(self, leaf: str, resource: str) -> int:
         return self._outlook.entitled_of(leaf).amounts.get(resource, 0) if leaf in self._outlook.tree else 0
 
-    def _most(self, resource: str) -> Int64Array:
+    def most(self, resource: str) -> Int64Array:
         """By leaf: its entitlement."""
         return np.array([self._entitled(leaf, resource) for leaf in self._table.leaves], np.int64)
 
@@ -224,11 +240,15 @@ class _Reclaim:
 
     def _rested(self) -> BoolArray:
         """By line: whether min_runtime lets its core leave (rule P4)."""
-        tree, of = self._outlook.tree, self._lines
-        leaves = [min_runtime_ms(tree.by_id[leaf]) if leaf in tree else 0 for leaf in self._table.leaves]
-        shortest = np.maximum(np.array(leaves, np.int64)[of.leaf], of.shortest)
+        of = self._lines
+        shortest = np.maximum(self.shortest()[of.leaf], of.shortest)
         rested: BoolArray = (shortest == 0) | (of.since + shortest <= self._outlook.now_ms)
         return rested
+
+    def shortest(self) -> Int64Array:
+        """By leaf: its min_runtime."""
+        tree = self._outlook.tree
+        return np.array([min_runtime_ms(tree.by_id[q]) if q in tree else 0 for q in self._table.leaves], np.int64)
 
     def _own(self, elastic: Int64Array, core: Int64Array) -> Int64Array:
         """Of these elastic parts, then of these cores: 1 for those within the cumulated E of their queue, 0 for the
@@ -237,7 +257,7 @@ class _Reclaim:
         borrowed = np.zeros(len(elastic), np.bool_), np.zeros(len(core), np.bool_)
         for resource in self._outlook.capacity:
             if resource in of.used:
-                most = self._most(resource)
+                most = self.most(resource)
                 upto, used, spare = of.upto[resource], of.used[resource], of.spare[resource]
                 if len(elastic):
                     np.logical_or(
@@ -254,7 +274,7 @@ class _Reclaim:
         of = self._lines
         missed: BoolArray = of.priority > lower
         if missed.any():
-            missed &= of.of_level(resource) <= self._most(resource)[of.leaf]
+            missed &= of.of_level(resource) <= self.most(resource)[of.leaf]
         return ~missed
 
     # --- until the leaf is at its entitlement -----------------------------------------------------------------------
