@@ -60,3 +60,19 @@ async def test_the_second_time_only_priority_takes_its_place(cell: Scenario) -> 
     assert cell.evicted == ["once", "once"]
     assert cell.job("once").preemptions == 2
     await cell.is_silent()
+
+
+@told()
+async def test_protection_that_is_lifted_protects_no_longer(cell: Scenario) -> None:
+    """A queue keeps its jobs for an hour; when an operator thinks better of it, nobody waits for the hour to end."""
+    cell.nodes(1, cpu=4000)
+    await cell.queue("research", min_runtime_ms=3_600_000)
+    await cell.submit("low", queue="research", cpu=4000)
+    await cell.until(lambda: cell.runs("low"))
+    await cell.submit("high", queue="research", cpu=4000, priority=1)
+    await cell.wait(120.0)
+    assert cell.evicted == []
+    await cell.queue("research", min_runtime_ms=0)
+    await cell.until(lambda: cell.runs("high"))
+    assert cell.evicted == ["low"]
+    await cell.is_silent()

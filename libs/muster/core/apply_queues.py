@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections import Counter
 
+from msgspec.structs import replace
+
 from muster.core import transitions as tr
 from muster.core.asks import opened_by
 from muster.core.jobs import Job
+from muster.core.limits import PREEMPTION_RETRY_FIRST_MS
 from muster.core.members import NAMESPACE, USER
 from muster.core.model import Amounts, JobState
 from muster.core.order import MEMBER_PARTS, Sorting, sorting_of
 from muster.core.queues import Queue
 from muster.core.state import CellState
+from muster.core.timers import Due
 
 
 def queue_upserted(state: CellState, t: tr.QueueUpserted) -> None:
@@ -30,7 +34,10 @@ def queue_upserted(state: CellState, t: tr.QueueUpserted) -> None:
         tree.put(spec)
     else:
         sorted_by, chain, counted = _sorting(state, old), old.chain, old.members is not None
+        protects_ms = old.spec.min_runtime_ms
         tree.put(spec)
+        if protects_ms != spec.min_runtime_ms or chain != old.chain:
+            _ask_sooner(state)
         left, joined = [q for q in chain if q not in old.chain], [q for q in old.chain if q not in chain]
         _recount(state, old, left, -1)
         for leaf, before in sorted_by.items():
@@ -41,6 +48,15 @@ def queue_upserted(state: CellState, t: tr.QueueUpserted) -> None:
         tree.keep_histories(spec.id, state.now_ms)
     state.tree_log.note(tree.path(spec.id))
     state.loosened()
+
+
+def _ask_sooner(state: CellState) -> None:
+    """Who waits with the next request for a plan until a protection ends may find it ended already (rule P4)."""
+    soon_ms = state.now_ms + PREEMPTION_RETRY_FIRST_MS
+    for job_id, ask in state.asks.items():
+        if ask.answered and ask.retry_at_ms > soon_ms:
+            state.asks[job_id] = replace(ask, retry_at_ms=soon_ms)
+            state.timers.add(soon_ms, Due.REQUEST_AGAIN, job_id)
 
 
 def _sorting(state: CellState, top: Queue) -> dict[str, Sorting]:
