@@ -19,6 +19,7 @@ from typing import Final
 from muster.core import resources
 from muster.core import transitions as tr
 from muster.core.arrays import around
+from muster.core.avoiding import place_avoiding
 from muster.core.draft import Draft
 from muster.core.due import timer_is_spent
 from muster.core.growth import Growth
@@ -237,15 +238,7 @@ class _Pass:
         if self.hopeless.kinds and self._has_no_place(job):
             return None
         tasks, mask = gang.minimum_tasks or gang.tasks, cluster_mask(job)
-        if job.suspects:
-            # Where it failed before comes last, not before its pause is over, but a job must not wait for ever (I7).
-            avoiding = draft.overlay.place_gang(tasks, cluster_mask=mask, suspects=job.suspects)
-            if avoiding is not None:
-                return avoiding
-            if job.suspects_until_ms > draft.now_ms:
-                self.hopeless.add(job)
-                return None
-        placement = draft.overlay.place_gang(tasks, cluster_mask=mask)
+        placement = place_avoiding(draft.overlay, job, tasks, mask, draft.now_ms)
         if placement is None:
             self.hopeless.add(job)
         return placement

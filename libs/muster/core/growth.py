@@ -17,11 +17,12 @@ from collections.abc import Iterator
 
 from muster.core import layout
 from muster.core import transitions as tr
+from muster.core.avoiding import place_avoiding
 from muster.core.draft import Draft
 from muster.core.due import timer_is_spent
 from muster.core.further import as_job
 from muster.core.gangs import GangShape
-from muster.core.jobs import RUNNING_STATES, Job, may_grow
+from muster.core.jobs import RUNNING_STATES, Job, may_grow, shunned
 from muster.core.model import GroupPlacement
 from muster.core.pods import requeue_idle
 from muster.core.preemption import cluster_mask
@@ -153,11 +154,8 @@ class Growth:
         """All the replicas that `asked` stands for, charged to the overlay; its hold is lifted."""
         if not room.allows(asked, asked.asks.minimum_map, entitled=room.entitled(asked), starts=False):
             return None
-        tasks, mask, overlay = asked.asks.tasks, cluster_mask(asked), self._draft.overlay
-        placed = overlay.place_gang(tasks, cluster_mask=mask, suspects=asked.suspects)
-        if placed is None and asked.suspects and asked.suspects_until_ms <= self._draft.now_ms:
-            placed = overlay.place_gang(tasks, cluster_mask=mask)
-        return placed
+        draft = self._draft
+        return place_avoiding(draft.overlay, asked, asked.asks.tasks, cluster_mask(asked), draft.now_ms)
 
     def _grow(self, job: Job, group: int, room: Room, *, entitled: bool) -> bool:
         """One more replica of the group, charged."""
@@ -166,14 +164,10 @@ class Growth:
             return False
         node = next(node for of in job.placement for node, _ in of.runs)
         cluster = draft.state.nodes.spec(node).cluster
-        shuns = job.suspects_until_ms > draft.now_ms
-        tried = (gang.shape, group, cluster, job.suspects, shuns)
+        tried = (gang.shape, group, cluster, job.suspects, bool(shunned(job, draft.now_ms)))
         if tried in self._nowhere:
             return False
-        one = (gang.one_more[group],)
-        placed = draft.overlay.place_gang(one, cluster_mask=(cluster,), suspects=job.suspects)
-        if placed is None and job.suspects and not shuns:  # where it failed before comes last, as for starts
-            placed = draft.overlay.place_gang(one, cluster_mask=(cluster,))
+        placed = place_avoiding(draft.overlay, job, (gang.one_more[group],), (cluster,), draft.now_ms)
         if placed is None:
             self._nowhere[tried] = None  # nothing becomes free within a pass
             return False

@@ -20,6 +20,7 @@ from typing import Final
 from msgspec import Struct
 
 from muster.core import layout
+from muster.core.avoiding import place_avoiding
 from muster.core.claims import Claims
 from muster.core.further import as_job, within
 from muster.core.jobs import Job, may_grow
@@ -242,12 +243,7 @@ def place(
     """Where the job goes when all this is taken, within its quota and on the nodes; None: nowhere."""
     if why_no_quota(ahead, outlook, job, takings, job.asks.minimum_map) is not None:
         return None
-    mask = cluster_mask(job)
-    overlay = ahead.overlay(takings)
-    avoiding = overlay.place_gang(tasks, cluster_mask=mask, suspects=job.suspects)
-    if avoiding is not None or not job.suspects or job.suspects_until_ms > outlook.now_ms:
-        return avoiding
-    return overlay.place_gang(tasks, cluster_mask=mask)
+    return place_avoiding(ahead.overlay(takings), job, tasks, cluster_mask(job), outlook.now_ms)
 
 
 def why_no_room(
