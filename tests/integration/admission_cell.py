@@ -7,13 +7,18 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from tests.patience import PATIENCE_S, POLL_S
 
+from muster.cli.errors import Exit
+from muster.cli.main import run
 from muster.runtime.nats_server import NatsServer
+
+Muster = Callable[..., tuple[int, str, str]]  # a command line -> exit code, stdout, stderr
 
 
 class Processes:
@@ -88,3 +93,16 @@ def running_cell(folder: Path, **more: str) -> Iterator[Processes]:
         yield processes
     finally:
         processes.close()
+
+
+def commands(cell: Processes, capsys: pytest.CaptureFixture[str]) -> Muster:
+    """The `muster` command, to the cell's admission. Whatever else is wanted, no command may end with a bug."""
+    address = cell.ready("adm-1")
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        code = run([*arguments, "--address", address])
+        told = capsys.readouterr()
+        assert code != Exit.BUG, f"{' '.join(arguments)}: {told.err}\n{cell.logs()}"
+        return code, told.out, told.err
+
+    return command

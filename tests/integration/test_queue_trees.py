@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from tests.integration.admission_cell import Processes, running_cell
+from tests.integration.admission_cell import Muster, Processes, commands, running_cell
 
 from muster.cli.errors import Exit
-from muster.cli.main import run
 
 LEVELS = 10
 COLUMNS = 140
 BELOW = COLUMNS * (LEVELS - 1)  # the root: 1,260
-
-Muster = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -27,15 +24,7 @@ def cell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
 
 @pytest.fixture
 def muster(cell: Processes, capsys: pytest.CaptureFixture[str]) -> Muster:
-    address = cell.ready("adm-1")
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        code = run([*arguments, "--address", address])
-        told = capsys.readouterr()
-        assert code != Exit.BUG, f"{' '.join(arguments)}: {told.err}\n{cell.logs()}"
-        return code, told.out, told.err
-
-    return command
+    return commands(cell, capsys)
 
 
 def large_tree() -> str:

@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.integration.admission_cell import Processes, running_cell
+from tests.integration.admission_cell import Muster, Processes, commands, running_cell
 from tests.patience import PATIENCE_S, POLL_S
 
 from muster import client as mc
 from muster.api.v1 import job_pb2
 from muster.cli.errors import Exit
-from muster.cli.main import run
 from muster.core.commands import NodesReported, PodFact, PodsObserved
 from muster.core.model import NodeSpec, PodPhase
 from muster.runtime.clock import SystemClock
@@ -35,8 +34,6 @@ queues:
       nlp: {weight: 3}
   batch: {}
 """
-
-Muster = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +54,7 @@ async def _write(processes: Processes, *items: object) -> None:
 
 @pytest.fixture
 def muster(cell: Processes, capsys: pytest.CaptureFixture[str]) -> Muster:
-    address = cell.ready("adm-1")
-
-    def command(*arguments: str) -> tuple[int, str, str]:
-        code = run([*arguments, "--address", address])
-        told = capsys.readouterr()
-        assert code != Exit.BUG, f"{' '.join(arguments)}: {told.err}\n{cell.logs()}"  # whatever else is wanted
-        return code, told.out, told.err
-
-    return command
+    return commands(cell, capsys)
 
 
 def until(muster: Muster, wanted: Callable[[str], bool], *arguments: str) -> str:
