@@ -12,7 +12,7 @@ Works on the arrays that the preemptor's planner keeps, so fifty thousand jobs t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -21,10 +21,11 @@ from msgspec import Struct
 
 from muster.core import resources
 from muster.core.borrowing_edge import Edge
-from muster.core.borrowing_lines import Least, Lines, Stretches
+from muster.core.borrowing_leaves import Leaves, least_of
+from muster.core.borrowing_lines import Lines, Stretches
 from muster.core.model import Amounts
 from muster.core.node_arrays import BoolArray, Int64Array
-from muster.core.preemption_rules import Outlook, min_runtime_ms
+from muster.core.preemption_rules import Outlook
 from muster.core.queues import QueueTree
 from muster.core.resources import PODS
 from muster.core.state import CellState
@@ -70,28 +71,22 @@ class Borrowing:
         self, before: tuple[QueueTree, Mapping[str, Amounts]], after: tuple[QueueTree, Mapping[str, Amounts]]
     ) -> Iterator[Newly]:
         """By leaf, what others could take back under the tree and the entitlements after and could not before."""
-        now, then = self._reclaim(*before), self._reclaim(*after)
-        lines = Lines(self._state, then.beyond(), self._concerned(now, then))
-        found = then.run(lines, np.ones(len(self._table.leaves), np.bool_))
+        now, then = self._leaves(*before), self._leaves(*after)
+        lines = Lines(self._state, then.beyond(), least_of(now, then))
+        found = _Reclaim(self._state, then, lines, np.ones(len(self._table.leaves), np.bool_)).run()
         concerned = np.zeros(len(self._table.leaves), np.bool_)
         concerned[self._table.facts[np.flatnonzero(found.whole | (found.replicas > 0)), LEAF]] = True
-        yield from self._newly(now.run(lines, concerned), found)
+        yield from self._newly(_Reclaim(self._state, now, lines, concerned).run(), found)
 
-    def _reclaim(self, tree: QueueTree, deserved: Mapping[str, Amounts]) -> _Reclaim:
-        """What others could take back under that tree."""
+    def _leaves(self, tree: QueueTree, deserved: Mapping[str, Amounts]) -> Leaves:
         state = self._state
         published = {queue.id: deserved.get(queue.id, ()) for queue in tree.by_id.values()}
         usage = state.potential.usage
         outlook = Outlook(
             tree, published, state.nodes.capacity(), lambda leaf: usage.get(leaf, {}), max(self._now_ms, state.now_ms)
         )
-        return _Reclaim(state, outlook, Takers(outlook, self._waiting, self._table.leaves))
-
-    def _concerned(self, *under: _Reclaim) -> Least:
-        """What leaves keep under either tree, and those of which queues protect jobs for a while (rule P4)."""
-        resources_of = [resource for resource in self._state.nodes.columns if resource != PODS]
-        kept = {r: np.minimum.reduce([one.most(r) for one in under]) for r in resources_of}
-        return Least(kept, np.logical_or.reduce([one.shortest() > 0 for one in under]))
+        leaves = self._table.leaves
+        return Leaves(state, outlook, Takers(outlook, self._waiting, leaves), leaves)
 
     def _newly(self, before: Reclaimable, after: Reclaimable) -> Iterator[Newly]:
         """By leaf, what goes after a change and did not before."""
@@ -150,68 +145,36 @@ class _Parts(NamedTuple):
 
 
 class _Reclaim:
-    """One answer."""
+    """One answer: of these leaves. The lines have all of those of them that are `beyond`, as far as it matters."""
 
-    def __init__(self, state: CellState, outlook: Outlook, takers: Takers) -> None:
+    def __init__(self, state: CellState, of: Leaves, lines: Lines, leaves: BoolArray) -> None:
         self._state = state
-        self._outlook = outlook
-        self._takers = takers
+        self._leaves = of
+        self._lines = lines
         self._table = table = table_of(state)
-        self._columns = state.nodes.columns
         count = len(table.jobs)
         self._whole = np.zeros(count, np.bool_)
         self._replicas = np.zeros(count, np.int64)
         self._amounts: dict[int, Amounts] = {}
-        wanted = [resource for resource in takers.resources() if resource in self._columns and resource != PODS]
-        self._excess = {resource: self._excesses(resource) for resource in wanted}  # by leaf, above the entitlement
+        self._excess = {resource: of.excess[resource] * leaves for resource in of.excess if resource in lines.used}
 
-    def beyond(self) -> BoolArray:
-        """By leaf: whether it uses more than it is entitled to, of something that others want."""
-        excess = list(self._excess.values())
-        none = np.zeros(len(self._table.leaves), np.bool_)
-        found: BoolArray = np.logical_or.reduce([none, *(of > 0 for of in excess)])
-        return found
-
-    def run(self, lines: Lines, leaves: BoolArray) -> Reclaimable:
-        """Of these leaves. The lines have all of those of them that are `beyond`, as far as it matters."""
-        self._lines = lines
-        wanted = [resource for resource in self._excess if resource in lines.used]
-        self._excess = {resource: self._excess[resource] * leaves for resource in wanted}
+    def run(self) -> Reclaimable:
         if any((excess > 0).any() for excess in self._excess.values()):
-            parts = self._parts(wanted)
+            parts = self._parts()
             if len(parts.line):
                 self._take(parts)
         return Reclaimable(self._whole, self._replicas, self._amounts)
 
-    def _excesses(self, resource: str) -> Int64Array:
-        """By leaf: how much more it uses than it is entitled to. What drains goes anyway, nobody takes it."""
-        found = []
-        for leaf in self._table.leaves:
-            queue = self._outlook.tree.by_id.get(leaf)
-            if queue is None or any(above.spec.state == "DRAINING" for above in queue.chain):
-                found.append(0)
-            else:
-                used = sum(usage.get(resource, 0) for usage in self._outlook.usage_of(leaf).values())
-                found.append(used - self._entitled(leaf, resource))
-        return np.array(found, np.int64)
-
-    def _entitled(self, leaf: str, resource: str) -> int:
-        return self._outlook.entitled_of(leaf).amounts.get(resource, 0) if leaf in self._outlook.tree else 0
-
-    def most(self, resource: str) -> Int64Array:
-        """By leaf: its entitlement."""
-        return np.array([self._entitled(leaf, resource) for leaf in self._table.leaves], np.int64)
-
     # --- which parts may leave, and in which order ------------------------------------------------------------------
 
-    def _parts(self, wanted: Sequence[str]) -> _Parts:
+    def _parts(self) -> _Parts:
         of = self._lines
         none = np.zeros(len(of.lines), np.bool_)
         rested = self._rested()
         may: dict[str, tuple[BoolArray, BoolArray]] = {}
         judged: dict[bytes, tuple[Int64Array, BoolArray, BoolArray]] = {}  # most resources have the same takers
-        for resource in wanted:
-            bounds = self._takers.bounds(resource)
+        for resource in self._excess:
+            bounds = self._leaves.takers.bounds(resource)
             alike = bounds.tobytes()
             if alike not in judged:
                 everyone, lower = bounds[0][of.leaf], bounds[1][of.leaf]
@@ -241,23 +204,18 @@ class _Reclaim:
     def _rested(self) -> BoolArray:
         """By line: whether min_runtime lets its core leave (rule P4)."""
         of = self._lines
-        shortest = np.maximum(self.shortest()[of.leaf], of.shortest)
-        rested: BoolArray = (shortest == 0) | (of.since + shortest <= self._outlook.now_ms)
+        shortest = np.maximum(self._leaves.shortest()[of.leaf], of.shortest)
+        rested: BoolArray = (shortest == 0) | (of.since + shortest <= self._leaves.outlook.now_ms)
         return rested
-
-    def shortest(self) -> Int64Array:
-        """By leaf: its min_runtime."""
-        tree = self._outlook.tree
-        return np.array([min_runtime_ms(tree.by_id[q]) if q in tree else 0 for q in self._table.leaves], np.int64)
 
     def _own(self, elastic: Int64Array, core: Int64Array) -> Int64Array:
         """Of these elastic parts, then of these cores: 1 for those within the cumulated E of their queue, 0 for the
         borrowed (rule P3)."""
         of = self._lines
         borrowed = np.zeros(len(elastic), np.bool_), np.zeros(len(core), np.bool_)
-        for resource in self._outlook.capacity:
+        for resource in self._leaves.outlook.capacity:
             if resource in of.used:
-                most = self.most(resource)
+                most = self._leaves.most(resource)
                 upto, used, spare = of.upto[resource], of.used[resource], of.spare[resource]
                 if len(elastic):
                     np.logical_or(
@@ -274,7 +232,7 @@ class _Reclaim:
         of = self._lines
         missed: BoolArray = of.priority > lower
         if missed.any():
-            missed &= of.of_level(resource) <= self.most(resource)[of.leaf]
+            missed &= of.of_level(resource) <= self._leaves.most(resource)[of.leaf]
         return ~missed
 
     # --- until the leaf is at its entitlement -----------------------------------------------------------------------
@@ -299,7 +257,7 @@ class _Reclaim:
                 clear[at:end] = False  # from here on one by one
         gone = _Gone(parts, clear)
         for leaf, begin, at, end in ranges:
-            edge_of = Edge(self._outlook, self._takers, self._table.leaves[leaf], list(parts.may))
+            edge_of = Edge(self._leaves.outlook, self._leaves.takers, self._table.leaves[leaf], list(parts.may))
             for priority, amounts in gone.between(begin, at):
                 edge_of.goes(priority, amounts)
             self._one_by_one(parts, edge_of, at, end)
@@ -357,7 +315,7 @@ class _Reclaim:
     def _count(self, parts: _Parts, clear: BoolArray) -> None:
         """These parts go as they are."""
         elastic, core = parts.line[clear & ~parts.core], parts.line[clear & parts.core]
-        self._replicas[elastic] = self._table.spare[elastic, self._columns[PODS]]
+        self._replicas[elastic] = self._table.spare[elastic, self._state.nodes.columns[PODS]]
         self._whole[core] = True
 
 

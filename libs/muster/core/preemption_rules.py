@@ -70,9 +70,9 @@ class Outlook:
 
     def usage(self, queue: str) -> Usage:
         """Committed usage of the subtree of a queue."""
+        if not self.tree.by_id[queue].children:
+            return summed(self.usage_of(queue))
         leaves = [below for below in self.tree.subtree(queue) if not below.children]
-        if len(leaves) == 1:
-            return summed(self.usage_of(leaves[0].id))
         return dict(total(tuple(summed(self.usage_of(leaf.id)).items()) for leaf in leaves))
 
     def below(self, job: Job) -> bool:

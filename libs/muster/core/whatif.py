@@ -90,14 +90,14 @@ def forecast_job(state: CellState, spec: JobSpec, now_ms: int, engine: Entitleme
     `forecast_queues`, and may be the same."""
     item = (state.position, commands.SubmitJob(spec))
     job = _accepted(state, item, now_ms)
-    now = copy.copy(state)  # to be read only
+    now = copy.copy(state)  # shares everything with it: read only, but for what is set here
     now.now_ms = max(now_ms, state.now_ms)  # while nothing happens the ledger's own time stands still
     found = _starts(now, item)
     if found is None and (planner := Planner(now, ENTITLEMENT_LATE_MS)).is_below(job):
         answer = planner.plan_for(job)  # as long as entitlements do not count the job
         found = _displaces(now, job, answer.plan) if answer.plan is not None else None
     if found is None and not _asks_for_more(now, job):
-        _count(now, job, engine or EntitlementEngine())
+        now.entitled = _entitled_with(now, job, engine or EntitlementEngine())
         found = _starts(now, item)
     return found or _waits(now, job)
 
@@ -130,12 +130,12 @@ def _asks_for_more(state: CellState, job: Job) -> bool:
     return all(amount > share.get(resource, 0) for resource, amount in flows[0] if resource != resources.PODS)
 
 
-def _count(state: CellState, job: Job, engine: EntitlementEngine) -> None:
-    """From now on queues are entitled to what they are when the job is there as well."""
+def _entitled_with(state: CellState, job: Job, engine: EntitlementEngine) -> dict[str, Amounts]:
+    """What queues are entitled to when the job is there as well."""
     flows = demand(state)
     flows[job.queue] = _with_one_more(flows.get(job.queue, ()), job.wanted())
     computed = engine.entitlements(state.queues, startable(state, state.queues, flows), state.nodes.capacity())
-    state.entitled = {**state.entitled, **computed}
+    return {**state.entitled, **computed}
 
 
 def _with_one_more(flows: tuple[Amounts, ...], wanted: Amounts) -> tuple[Amounts, ...]:
