@@ -91,6 +91,11 @@ def allowances(spec: QueueSpec, job: JobSpec) -> tuple[tuple[Key, Allowance], ..
     return tuple((key, of) for key, of in ((namespace, spec.per_namespace), (user, spec.per_user)) if of != Allowance())
 
 
+def called(key: Key) -> str:
+    """For people: `user ann`."""
+    return f"{key[0].lower()} {key[1] or '(none)'}"
+
+
 class Exceeded(NamedTuple):
     """An allowance that one more job would exceed. `resource` is empty for a number of jobs."""
 
@@ -102,8 +107,7 @@ class Exceeded(NamedTuple):
 
     @property
     def who(self) -> str:
-        """For people."""
-        return f"{self.key[0].lower()} {self.key[1] or '(none)'}"
+        return called(self.key)
 
     def say(self, queue: str) -> str:
         """For people."""

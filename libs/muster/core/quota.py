@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from muster.core.jobs import Job
 from muster.core.lending import withheld
-from muster.core.members import Member, allowances, exceeded, keys_of
+from muster.core.members import Member, allowances, called, exceeded, keys_of
 from muster.core.order import protected
 from muster.core.potential import summed
 from muster.core.preemption_rules import Outlook, Taking
@@ -59,7 +59,7 @@ def _exceeds_allowance(
             if key in keys_of(victim.spec) and queue in ahead.tree.by_id[victim.queue].chain:
                 member.count(0, -int(taking.whole), taking.amounts, -1)
         if exceeded(key, allowance, member, need, starts=not job.charged) is not None:
-            return f"{key[0].lower()} {key[1]} would exceed its allowance in queue {queue.path}"
+            return f"{called(key)} would exceed its allowance in queue {queue.path}"
     return None
 
 

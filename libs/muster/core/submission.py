@@ -31,7 +31,7 @@ from muster.core.limits import (
     SUBJECT_CHARS_MAX,
     TASK_GROUPS_MAX,
 )
-from muster.core.members import Member, allowances, exceeded
+from muster.core.members import Member, allowances, called, exceeded
 from muster.core.model import EVERY_INDEX, InboxPosition, JobSpec, JobState, PriorityClass, Reason, TaskGroup
 from muster.core.pods import finish_stopping
 from muster.core.queues import Queue, QueueTree
@@ -324,7 +324,7 @@ def _check_allowances(draft: Draft, spec: JobSpec, queue: Queue, gang: Gang) -> 
     """Rules Q1, Q2: what a namespace or a user may have here at most, waiting now and running ever."""
     for above in queue.tracked:
         for key, allowance in allowances(above.spec, spec):
-            who = f"{key[0].lower()} {key[1] or '(none)'}"
+            who = called(key)
             waiting = draft.usages.member(above, key).pending
             if 0 <= allowance.pending_jobs <= waiting:
                 wait = several(waiting, "job")

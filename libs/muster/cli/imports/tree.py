@@ -21,12 +21,6 @@ from muster.core.submission import PRIORITY_MAX
 from muster.wire.quantities import quantities
 
 NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-PLAIN_RESOURCES: Final = (resources.CPU, resources.MEMORY, "ephemeral-storage", resources.PODS)
-RESOURCE: Final = re.compile(
-    rf"{'|'.join(PLAIN_RESOURCES)}|hugepages-[1-9]\d*[KMGT]i"
-    r"|(?=[^/]{1,253}/)[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-\w.]{0,61}[A-Za-z0-9])?",
-    re.ASCII,
-)  # all others have a domain, as in Kubernetes
 RESOURCES_MAX: Final = 32  # that one setting of a queue can name
 
 PRIORITIES: Final = (-PRIORITY_MAX, PRIORITY_MAX)
@@ -88,9 +82,9 @@ class Imported:
 
     def resource(self, subject: str, path: str, name: str) -> bool:
         """Whether a queue can name the resource; if not, a note says so."""
-        if RESOURCE.fullmatch(name) and name != resources.GPU_MILLI:
+        if not resources.misnamed(name) and name != resources.GPU_MILLI:
             return True
-        known = [*PLAIN_RESOURCES, *resources.DEVICE_RESOURCES]
+        known = [*resources.PLAIN_NAMES, *resources.DEVICE_RESOURCES]
         meant = resources.SHARED_DEVICE if name == resources.short_name(resources.SHARED_DEVICE) else name
         self.note(subject, f"{path}: {name} is no resource of a node{nearest(meant, known)} and is left out")
         return False
